@@ -1,0 +1,49 @@
+# make demo: set up and run the whole chain.   make test: set up and check everything.   make help: the rest.
+VENV   := .venv
+PYTHON ?= python3.11
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+export OMP_NUM_THREADS ?= 1
+export DO_NOT_TRACK := 1
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+
+.PHONY: help demo test learn lint format clean
+
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+
+# pip, because the pinned CPU build of torch is found by pip alone on some mirrors.
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or say make PYTHON=python3.12"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+## make demo          demonstrations to a moving FR3 twin; ends with a summary and an HTML report
+demo: $(READY)
+	@$(BIN)/handoff run demo $(ARGS)
+
+## make test          ruff, pyright, import-linter, unit and real-component tests, a short end-to-end run
+test: $(READY) lint
+	$(BIN)/pytest -m "not slow and not gpu and not hardware" $(ARGS)
+
+## make learn         learning checks with their negative controls (minutes each); ONLY=name runs one
+learn: $(READY)
+	$(BIN)/pytest -m slow $(if $(ONLY),-k $(ONLY)) $(ARGS)
+
+## make lint          the static checks alone
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+## make format        what ruff can mend
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+## make clean         remove results and caches, keep the environment
+clean:
+	rm -rf runs .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,116 @@
+"""The command line: `handoff run | plan | explain | record`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from robots.errors import HandoffError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code. Every failure is one clear line, with `--debug` a traceback too."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.command(options)
+    except HandoffError as error:
+        return _fail(str(error), error, options.debug)
+    except KeyboardInterrupt:
+        return _fail("interrupted. Finished stages are kept; run again to resume.", None, False, code=130)
+    except Exception as error:  # noqa: BLE001  the last resort: a person gets a line, not a traceback
+        from flows.isolate import describe
+
+        return _fail(describe(error), error, options.debug)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="handoff", description="From a person's hand to a robot's hand.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    def add(name: str, command: object, about: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=about, description=about)
+        sub.set_defaults(command=command)
+        sub.add_argument("--debug", action="store_true", help="show tracebacks and Prefect's log")
+        return sub
+
+    for name, command, about in (
+        ("run", _run, "run a pipeline; stages that are cached are not run again"),
+        ("plan", _plan, "print which stages would run, which are cached, and why"),
+    ):
+        sub = add(name, command, about)
+        sub.add_argument("name", help="a file in configs/ without its ending, e.g. demo")
+        sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. pretrain.steps=2000")
+    sub = add("explain", _explain, "print an artifact's chain back to the demonstrations")
+    sub.add_argument("artifact", type=Path, help="artifact directory, or a file inside one")
+    sub.add_argument("--verify", action="store_true", help="re-hash every file on the chain")
+    sub = add("record", _record, "record the shipped push-T set: rollouts of a trained policy, with provenance")
+    sub.add_argument("policy", type=Path, help="artifact directory of the policy, e.g. runs/demo/pretrain")
+    sub.add_argument("out", type=Path, help="folder for push_t_rollouts.zarr.zip and push_t_rollouts.json")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    import json
+
+    from rich.console import Console
+
+    from flows.run import run
+    from flows.summary import table
+
+    path = run(options.name, options.overrides, debug=options.debug)
+    summary = json.loads(path.read_text())
+    metrics = summary["metrics"]
+    console = Console()
+    console.print()
+    console.print(table(summary["stages"]))
+    console.print(f"\n{summary['source']}", highlight=False)
+    console.print(
+        f"{metrics['total_seconds']:.1f} s in all, Prefect {100 * metrics['prefect_share']:.1f} %, "
+        f"peak memory {metrics['peak_memory_gb']:.2f} GB",
+        highlight=False,
+    )
+    console.print(f"summary  {path}\nreport   {path.with_name('report.html')}", highlight=False, soft_wrap=True)
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from flows.compose import compose
+    from flows.pipeline import stages
+    from flows.plan import plan
+
+    config = compose(options.name, options.overrides)
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("stage", "will", "why"):
+        grid.add_column(heading)
+    for planned in plan(stages(config), Path(config.runs)):
+        grid.add_row(planned.stage, planned.fate, planned.why)
+    Console().print(grid)
+
+
+def _explain(options: argparse.Namespace) -> None:
+    from flows.explain import explain
+
+    print(explain(options.artifact, verify=options.verify))
+
+
+def _record(options: argparse.Namespace) -> None:
+    from flows.record import record
+
+    print(record(options.policy, options.out))
+
+
+def _fail(message: str, error: BaseException | None, debug: bool, code: int = 1) -> int:
+    print(f"handoff: {message}", file=sys.stderr)
+    if debug and error is not None:
+        traceback.print_exception(error)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

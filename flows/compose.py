@@ -1,0 +1,76 @@
+"""From a name in `configs/` and command-line overrides to a validated pipeline configuration."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.pipeline import PipelineConfig
+from robots.config import to_plain, validate
+from robots.errors import HandoffError
+
+
+def compose(name: str, overrides: Sequence[str] = ()) -> PipelineConfig:
+    """Composes `configs/<name>.yaml` over the defaults that live in the configuration classes.
+
+    Args:
+        name: a file in `configs/`, without its ending.
+        overrides: Hydra overrides, e.g. `pretrain.steps=2000`.
+
+    Raises:
+        HandoffError: unknown configuration, unknown key (by its path, with the nearest known one), ill-typed value.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import ConfigCompositionException, OverrideParseException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    known = available()
+    if name not in known:
+        raise HandoffError(f"configs/{name}.yaml does not exist{_suggest(name, known)}.")
+    defaults = to_plain(PipelineConfig())
+    ConfigStore.instance().store(name="defaults", node=defaults)
+    GlobalHydra.instance().clear()
+    for override in overrides:
+        _check_override(override, defaults)
+    try:
+        with initialize_config_module("configs", version_base="1.3"):
+            composed = hydra_compose(name, overrides=list(overrides))
+        values = OmegaConf.to_container(composed, resolve=True)
+    except (ConfigCompositionException, OverrideParseException, OmegaConfBaseException) as error:
+        raise HandoffError(f"configs/{name}.yaml with {list(overrides)}: {str(error).splitlines()[0]}") from None
+    assert isinstance(values, dict)
+    return validate(PipelineConfig, {str(key): value for key, value in values.items()})
+
+
+def available() -> list[str]:
+    """Names of the pipelines in `configs/`."""
+    import configs
+
+    return sorted(file.stem for file in Path(configs.__path__[0]).glob("*.yaml"))
+
+
+def _check_override(override: str, defaults: Mapping[str, Any]) -> None:
+    key, equals, _ = override.partition("=")
+    if not equals:
+        raise HandoffError(f"override '{override}' has no '='. Write key=value, e.g. pretrain.steps=2000.")
+    keys = list(_dotted(defaults))
+    if key.lstrip("+~") not in keys:
+        raise HandoffError(f"configuration: unknown key '{key}'{_suggest(key, keys)}.")
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        yield prefix + key
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
+
+
+def _suggest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean '{close[0]}'?" if close else f"; known: {', '.join(known[:20])}"

@@ -1,0 +1,78 @@
+"""The demo pipeline: from demonstrations to a moving arm, declared.
+
+ingest ──> pretrain ──> distil ──> export ─────────┬─> gate ──> deploy
+              │ ├────────────────> export_teacher ─┘
+              │ ├──> evaluate_teacher   (ten denoising steps)
+              │ └──> evaluate_control   (the undistilled teacher in one step)
+              └──────> distil ──> evaluate_student
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from flows.stage import Stage
+from flows.stages.deploy import DeployConfig
+from flows.stages.evaluate import EvaluatePolicyConfig
+from policies.distill import DistilConfig
+from policies.export import ExportConfig
+from policies.pretrain import PretrainConfig
+from real.gate import GateConfig
+from robots.config import config
+from robots.episodes.ingest import IngestConfig
+from sim.evaluate import EvaluateConfig
+
+
+@config
+class PipelineConfig:
+    """Everything a run of the demo can be told; each stage's own defaults live in its class."""
+
+    name: str = "demo"
+    """Folder under `runs` for the summary, the report and links to the artifacts."""
+    runs: str = "runs"
+    """Where artifacts and results go."""
+    ingest: IngestConfig = field(default_factory=IngestConfig)
+    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    """Shared by the three evaluations, so that they are paired: same protocol, same seeds."""
+    distil: DistilConfig = field(default_factory=DistilConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    deploy: DeployConfig = field(default_factory=DeployConfig)
+
+
+def stages(config: PipelineConfig) -> list[Stage]:
+    """The pipeline's stages in an order in which they can run."""
+    from flows.stages.ingest import demonstrations
+
+    source = demonstrations(config.ingest)
+    demos = Stage("ingest", "episodes", "flows.stages.ingest", config.ingest, external={"source": source.digest})
+    teacher = Stage("pretrain", "policy", "flows.stages.pretrain", config.pretrain, {"demos": demos})
+    student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})
+
+    def evaluate(name: str, policy: Stage, steps: int | None) -> Stage:
+        settings = EvaluatePolicyConfig(protocol=config.evaluate, denoising_steps=steps)
+        return Stage(name, "evaluation", "flows.stages.evaluate", settings, {"policy": policy})
+
+    def export(name: str, policy: Stage) -> Stage:
+        return Stage(name, "bundle", "flows.stages.export", config.export, {"demos": demos, "policy": policy})
+
+    bundle, reference = export("export", student), export("export_teacher", teacher)
+    gated = Stage(
+        "gate", "gate", "flows.stages.gate", config.gate, {"bundle": bundle, "reference": reference}, exclusive=True
+    )
+    deployed = Stage(
+        "deploy", "episodes", "flows.stages.deploy", config.deploy, {"bundle": bundle, "gate": gated}, exclusive=True
+    )
+    return [
+        demos,
+        teacher,
+        evaluate("evaluate_teacher", teacher, None),
+        student,
+        evaluate("evaluate_student", student, None),
+        evaluate("evaluate_control", teacher, 1),
+        reference,
+        bundle,
+        gated,
+        deployed,
+    ]

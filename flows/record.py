@@ -1,0 +1,52 @@
+"""Makes the small set that ships with Handoff: successful rollouts of a trained policy, with their provenance."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from flows.artifact import load_artifact, write_json
+from flows.code_version import code_version
+from flows.display import Display
+from flows.explain import find_artifact
+from flows.stages.evaluate import chunking_of, load_one_threaded
+
+
+def record(policy: Path, out: Path) -> str:
+    """Records rollouts of the policy artifact and packs them to `out/push_t_rollouts.zarr.zip` and `.json`.
+
+    Returns:
+        One line for a person.
+    """
+    from robots.episodes.pack import pack_store
+    from sim.record import RecordConfig, record_rollouts
+
+    artifact = load_artifact(find_artifact(policy))
+    config = RecordConfig(
+        policy=artifact.digest,
+        code_version=code_version("flows.record"),
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        workers=2,
+    )
+    with tempfile.TemporaryDirectory(prefix="handoff-record-") as folder, Display() as display:
+        scratch = Path(folder)
+        progress = display.started("record")
+        provenance = record_rollouts(
+            config, partial(load_one_threaded, artifact.path, None), chunking_of(artifact.path), scratch, progress
+        )
+        archive = out / "push_t_rollouts.zarr.zip"
+        digest = pack_store(scratch / "store.zarr", archive)
+        display.finished("record", f"{provenance['episodes']} episodes")
+    taught_by = {
+        "policy": artifact.digest,
+        "commit": artifact.manifest["environment"]["commit"],
+        "demonstrations": artifact.manifest["inputs"]["demos"],
+    }
+    size = archive.stat().st_size
+    write_json(
+        out / "push_t_rollouts.json",
+        {**provenance, "taught_by": taught_by, "sha256": digest, "bytes": size},
+    )
+    return f"{archive}: {provenance['episodes']} episodes, {provenance['frames']} frames, {size / 1e6:.2f} MB"

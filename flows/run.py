@@ -1,0 +1,117 @@
+"""Runs a pipeline: a Prefect flow whose tasks are the stages.
+
+Prefect is the skeleton: it orders the stages, runs two side by side where both may, and keeps the run's record. The
+work happens in one spawned process per stage, so a learner never starves Prefect's heartbeats, and torch never
+enters this process. When every stage is cached there is nothing to orchestrate and no flow is started.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.artifact import Artifact
+from flows.compose import compose
+from flows.display import Display
+from flows.memory import MemoryMeter
+from flows.pipeline import PipelineConfig, stages
+from flows.plan import cached_artifacts
+from flows.stage import Outcome, Stage, run_stage
+from flows.summary import Summary, summarise, write_results
+from robots.errors import HandoffError
+
+SIDE_BY_SIDE = 2
+"""Stages that may run at the same time; each keeps one core busy."""
+
+
+def run(name: str, overrides: Sequence[str] = (), *, debug: bool = False) -> Path:
+    """Runs the pipeline `configs/<name>.yaml`; returns the path of its `summary.json`.
+
+    Raises:
+        HandoffError: bad configuration, or a stage failed; finished stages stay cached.
+    """
+    started = time.time()
+    config = compose(name, overrides)
+    outcomes = _all_cached(config)
+    if outcomes is not None:
+        return write_results(config, summarise(outcomes, started, peak_bytes=0))
+    prepare_prefect(debug)
+    summary = make_flow()(name, list(overrides))
+    return write_results(config, summary.ended(started, time.time()))
+
+
+def prepare_prefect(debug: bool = False) -> None:
+    """Quiet, offline defaults for a Prefect that nobody has configured; what the user has set wins."""
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "60")
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO" if debug else "CRITICAL")
+
+
+def make_flow() -> Callable[..., Summary]:
+    """The Prefect flow. Made on demand, because importing Prefect takes a second that `--help` need not pay."""
+    from prefect import flow, task
+    from prefect.cache_policies import NO_CACHE
+    from prefect.task_runners import ThreadPoolTaskRunner
+
+    @task(task_run_name="{stage.name}", cache_policy=NO_CACHE, persist_result=False)
+    def stage_task(stage: Stage, inputs: dict[str, Any], root: Path, display: Display) -> Outcome:
+        return _run_shown(stage, {name: outcome.artifact for name, outcome in inputs.items()}, root, display)
+
+    # Prefect's own annotations do not admit its thread runner, nor a future where its result is expected.
+    runner: Any = ThreadPoolTaskRunner(max_workers=SIDE_BY_SIDE)
+    submit: Any = stage_task.submit
+
+    @flow(name="handoff", task_runner=runner, persist_result=False)
+    def handoff(config_name: str = "demo", overrides: list[str] | None = None) -> Summary:
+        """Composes `configs/<config_name>.yaml`, runs its stages and writes the results."""
+        started = time.time()
+        config = compose(config_name, overrides or ())
+        futures: dict[str, Any] = {}  # Prefect's, each of an Outcome
+        barrier: list[Any] = []
+        with Display() as display, MemoryMeter() as memory:
+            for stage in stages(config):
+                inputs = {name: futures[upstream.name] for name, upstream in stage.inputs.items()}
+                before = list(futures.values()) if stage.exclusive else barrier
+                future = submit(stage, inputs, Path(config.runs), display, wait_for=before)
+                futures[stage.name] = future
+                barrier = [future] if stage.exclusive else barrier
+            outcomes = _collect(futures)
+        summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
+        write_results(config, summary)
+        return summary
+
+    return handoff
+
+
+def _run_shown(stage: Stage, inputs: dict[str, Artifact], root: Path, display: Display) -> Outcome:
+    progress = display.started(stage.name)
+    try:
+        outcome = run_stage(stage, inputs, root, progress)
+    except HandoffError:
+        display.finished(stage.name, "failed", "✗")
+        raise
+    display.finished(stage.name, "cached" if outcome.cached else f"{outcome.seconds:.1f} s")
+    return outcome
+
+
+def _collect(futures: dict[str, Any]) -> dict[str, Outcome]:
+    """Waits for every stage; the error of the first that failed is raised, not that of those waiting for it."""
+    for future in futures.values():
+        future.wait()
+    return {name: future.result() for name, future in futures.items()}
+
+
+def _all_cached(config: PipelineConfig) -> dict[str, Outcome] | None:
+    started = time.time()
+    found = cached_artifacts(stages(config), Path(config.runs))
+    if any(artifact is None for artifact in found.values()):
+        return None
+    return {
+        name: Outcome(artifact, True, time.time() - started, started)
+        for name, artifact in found.items()
+        if artifact is not None
+    }

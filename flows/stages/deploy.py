@@ -1,0 +1,239 @@
+"""Stage `deploy`: the gated bundle drives the FR3 twin through the real client, and the runs become episodes.
+
+Here the two sides meet that never import one another: `sim` (the twin behind the robot's network protocol) and `real`
+(franky, governor, loop). Only the address and the clock tell that the robot is simulated.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from real.franka import FrankaConfig
+from real.loop import LoopConfig
+from real.plane import PlaneConfig
+from robots.config import config
+from robots.spec import FieldSpec
+from robots.types import Observation, Progress
+from sim.fci.twin import TwinConfig
+
+if TYPE_CHECKING:
+    from real.arm import ArmState
+    from real.controller import OnnxPolicy
+    from robots.episodes.store import EpisodeStore
+    from sim.fci.twin import Twin
+
+EXTRA = {"block_pose": FieldSpec(shape=(3,), dtype="float64", unit="m, m, rad", frame="board", about="T x, y, angle")}
+"""Recorded beside what the policy sees."""
+
+
+@config
+class DeployConfig:
+    """Starts, robot and limits."""
+
+    starts: int = 20
+    """Episodes, each from the start that gym-pusht draws for its seed."""
+    first_seed: int = 100_000
+    """Seed of the first start, and of the policy's noise there."""
+    videos: int = 2
+    """First episodes that are rendered, at twice the speed."""
+    twin: TwinConfig = field(default_factory=TwinConfig)
+    arm: FrankaConfig = field(default_factory=lambda: FrankaConfig(realtime="ignore"))
+    """`ignore` because the twin needs no real-time kernel; its address is the twin's."""
+    plane: PlaneConfig = field(default_factory=PlaneConfig)
+    loop: LoopConfig = field(default_factory=LoopConfig)
+
+
+@dataclass(frozen=True)
+class Start:
+    """One episode's outcome."""
+
+    seed: int
+    coverage: float
+    """Largest coverage of the goal at any policy step, 0..1."""
+    seconds: float
+    """Robot time [s]."""
+    figures: dict[str, float]
+    """Of `real.record.tracking_figures`."""
+
+
+def run(config: DeployConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+    """Runs `inputs["bundle"]` from every start; writes `store.zarr`, a picture and videos to `out`."""
+    from real.controller import OnnxPolicy
+    from robots.episodes.store import EpisodeStore
+    from sim.fci.twin import start_twin
+    from sim.push_t_world import PushTWorld
+
+    policy = OnnxPolicy(inputs["bundle"] / "policy.onnx")
+    store = _new_store(out / "store.zarr", config, policy)
+    began = time.perf_counter()
+    starts: list[Start] = []
+    with start_twin(config.twin, PushTWorld) as twin:
+        for i in range(config.starts):
+            tell = partial(_tell, progress, starts, config.starts)
+            starts.append(run_start(config, twin, policy, config.first_seed + i, store, tell))
+        stats = twin.stats()
+    store.close()
+    metrics = _metrics(starts, stats, time.perf_counter() - began)
+    recorded = EpisodeStore.open(out / "store.zarr", "r")
+    metrics["renderer"] = _render(config, recorded, out)
+    _draw(recorded, starts, out / "pushes.png")
+    return metrics
+
+
+def run_start(
+    config: DeployConfig, twin: Twin, policy: OnnxPolicy, seed: int, store: EpisodeStore, progress: Progress
+) -> Start:
+    """Places arm and T, connects, runs one episode and records it; the arm is at rest when this returns or raises."""
+    from real.franka import FrankaArm
+    from real.loop import EpisodeRecord, run_episode
+    from real.plane import Plane
+    from real.record import append_episode, tracking_figures
+    from sim.tasks.push_t import SUCCESS_COVERAGE, initial_state
+
+    twin.call("reset", *initial_state(seed))
+    scene = Scene(twin, Plane(config.plane))
+    record = EpisodeRecord()
+    settings = replace(config.arm, host=config.twin.host)
+    with FrankaArm(settings, twin, twin.wait_for_motion) as arm:
+        arm.preflight()
+        run_episode(
+            arm,
+            twin,
+            policy,
+            policy.contract,
+            scene.observe,
+            config.loop,
+            plane=scene.plane,
+            flange_T_ee=arm.flange_T_ee,
+            seed=seed,
+            stop=lambda: scene.coverage > SUCCESS_COVERAGE,
+            record=record,
+            progress=progress,
+        )
+        scene.look()
+        assert arm.recorder is not None
+        robot = arm.recorder.between(record.begin, record.end)
+    figures = tracking_figures(record, robot)
+    outcome = {"seed": seed, "coverage": scene.best, "success": scene.best > SUCCESS_COVERAGE, "robot": "twin"}
+    append_episode(store, record, robot, {**outcome, **figures})
+    return Start(seed, scene.best, record.end - record.begin, figures)
+
+
+def _tell(progress: Progress, starts: list[Start], episodes: int, done: int, total: int, note: str = "") -> None:
+    """Progress of one episode as progress of all of them."""
+    if starts:
+        note = f"mean coverage {np.mean([start.coverage for start in starts]):.2f} after {len(starts)}"
+    progress(len(starts) * total + done, episodes * total, note)
+
+
+class Scene:
+    """What the policy is shown of the table: the pusher from the arm's own state, the T from the twin's tracker."""
+
+    def __init__(self, twin: Twin, plane: Any) -> None:
+        self.twin, self.plane = twin, plane
+        self.coverage = self.best = 0.0
+        """Of the goal: at the last look, and the largest so far."""
+
+    def look(self) -> np.ndarray:
+        """The T's pose (3,) now, and its coverage taken down."""
+        from sim.tasks.push_t import coverage
+
+        pose = self.twin.call("tee_pose")
+        self.coverage = coverage(pose)
+        self.best = max(self.best, self.coverage)
+        return pose
+
+    def observe(self, state: ArmState) -> Observation:
+        """The contract's fields and the block's pose, board frame."""
+        from sim.tasks.push_t import keypoints
+
+        pose = self.look()
+        return {
+            "keypoints": keypoints(pose).astype(np.float32),
+            "agent": self.plane.position(state.base_T_ee).astype(np.float32),
+            "block_pose": pose,
+        }
+
+
+def _new_store(path: Path, config: DeployConfig, policy: OnnxPolicy) -> EpisodeStore:
+    """An empty store: an interrupted deployment starts over, so that its figures belong to one run."""
+    import shutil
+
+    from real.record import deploy_schema
+    from robots.episodes.store import EpisodeStore
+
+    shutil.rmtree(path, ignore_errors=True)
+    return EpisodeStore.create(path, deploy_schema(policy.contract, EXTRA, config.loop.stream_hz))
+
+
+def _metrics(starts: list[Start], stats: dict[str, float], wall_seconds: float) -> dict[str, Any]:
+    from sim.statistics import bootstrap_mean, success_rate
+    from sim.tasks.push_t import SUCCESS_COVERAGE
+
+    coverages = [start.coverage for start in starts]
+    low, high = bootstrap_mean(coverages, seed=0)
+
+    def gather(name: str) -> list[float]:
+        return [start.figures[name] for start in starts]
+
+    return {
+        "starts": len(starts),
+        "coverage": float(np.mean(coverages)),
+        "coverage_low": low,
+        "coverage_high": high,
+        "score": float(np.mean(np.minimum(np.array(coverages) / SUCCESS_COVERAGE, 1.0))),
+        "success": success_rate([value > SUCCESS_COVERAGE for value in coverages]),
+        "realtime_factor": stats["realtime_factor"],
+        "lost_packets": int(stats["lost_packets"]),
+        "command_success_rate": min(gather("min_success_rate")),
+        "robot_seconds": sum(start.seconds for start in starts),
+        "wall_seconds": wall_seconds,
+        "tracking_rms_m": float(np.sqrt(np.mean(np.square(gather("tracking_rms_m"))))),
+        "peak_speed_m_s": max(gather("peak_speed_m_s")),
+        "peak_tau_ext_nm": max(gather("peak_tau_ext_nm")),
+        "per_start": [{"seed": start.seed, "coverage": start.coverage, "seconds": start.seconds} for start in starts],
+    }
+
+
+def _render(config: DeployConfig, store: EpisodeStore, out: Path) -> str | None:
+    """Videos of the first episodes, from what was recorded; returns which renderer drew them."""
+    from sim.render import render_episode
+
+    renderer = None
+    for episode in range(min(config.videos, config.starts)):
+        policy = store.read(episode, "policy", ["block_pose"])
+        robot = store.read(episode, "robot", ["q"])
+        every = round(1000.0 / store.schema.streams["policy"].rate_hz)
+        q = robot["q"][::every]
+        frames = min(len(q), len(policy["block_pose"]))
+        path = out / f"twin_start_{store.metadata(episode)['seed']}.mp4"
+        renderer = render_episode(path, q[:frames], policy["block_pose"][:frames], 20.0, renderer=renderer)
+    return renderer
+
+
+def _draw(store: EpisodeStore, starts: list[Start], path: Path) -> None:
+    """Every start from above: where the T began and ended, the pusher's way, the goal."""
+    from matplotlib.figure import Figure
+
+    from sim.tasks.push_t import BOARD_SIZE, GOAL_POSE, tee_polygons
+
+    columns = min(5, len(starts))
+    rows = -(-len(starts) // columns)
+    figure = Figure(figsize=(2.3 * columns, 2.5 * rows), layout="constrained")
+    for i, start in enumerate(starts):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        seen = store.read(i, "policy", ["agent", "block_pose"])
+        first, last = seen["block_pose"][0], seen["block_pose"][-1]
+        for pose, colour, alpha in ((GOAL_POSE, "#8fde8f", 1.0), (first, "#b8c0cc", 0.5), (last, "#5c6b80", 0.8)):
+            for polygon in tee_polygons(pose):
+                axes.fill(*polygon.T, color=colour, alpha=alpha, linewidth=0)
+        axes.plot(*seen["agent"].T, color="#4169e1", linewidth=0.7)
+        axes.set(xlim=(0, BOARD_SIZE), ylim=(BOARD_SIZE, 0), aspect="equal", xticks=[], yticks=[])
+        axes.set_title(f"{start.seed}: {start.coverage:.2f}", fontsize=8)
+    figure.savefig(path, dpi=110)

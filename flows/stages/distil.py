@@ -1,0 +1,16 @@
+"""Stage `distil`: a many-step teacher to a one-step student."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from policies.distill import DistilConfig
+from robots.types import Progress
+
+
+def run(config: DistilConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+    """Distils `inputs["teacher"]` on the observations of `inputs["demos"]`."""
+    from policies.distill import distil
+
+    return distil(config, inputs["teacher"], inputs["demos"], out, progress)

@@ -1,0 +1,171 @@
+"""The one-screen summary of a run, and the same as `summary.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.artifact import write_json
+from flows.stage import Outcome
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from flows.pipeline import PipelineConfig
+
+METRICS = {
+    "pusht_score": ("evaluate_teacher", "score"),
+    "pusht_success": ("evaluate_teacher", "success"),
+    "student_score": ("evaluate_student", "score"),
+    "student_success": ("evaluate_student", "success"),
+    "one_step_control_score": ("evaluate_control", "score"),
+    "one_step_control_success": ("evaluate_control", "success"),
+    "student_speedup": ("gate", "speedup"),
+    "parity": ("gate", "parity"),
+    "latency_p50_ms": ("gate", "latency_p50_ms"),
+    "latency_p99_ms": ("gate", "latency_p99_ms"),
+    "twin_realtime_factor": ("deploy", "realtime_factor"),
+    "twin_lost_packets": ("deploy", "lost_packets"),
+    "twin_success_rate": ("deploy", "command_success_rate"),
+    "twin_coverage": ("deploy", "coverage"),
+}
+"""Name in the summary: the stage and the metric it comes from."""
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """One row of the summary."""
+
+    name: str
+    status: str
+    seconds: float
+    """Spent on it in this run [s]."""
+    cached: bool
+    computed_seconds: float
+    """Spent when it was computed, in this run or an earlier one [s]."""
+    artifact: str
+    digest: str
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did and reached."""
+
+    source: str
+    """One line: which demonstrations were used."""
+    stages: Sequence[StageResult]
+    metrics: Mapping[str, Any]
+
+    def ended(self, started: float, now: float) -> Summary:
+        """The same with the times of the whole run, from `started` to `now` [s since the epoch].
+
+        All the time in which no stage was at work counts as Prefect's share, its import and its server's start too.
+        """
+        total = now - started
+        idle = max(0.0, total - self.metrics["stages_busy_seconds"])
+        times = {"total_seconds": round(total, 2), "prefect_share": round(idle / total, 4)}
+        return replace(self, metrics={**self.metrics, **times})
+
+
+def summarise(outcomes: Mapping[str, Outcome], started: float, peak_bytes: int) -> Summary:
+    """Collects the outcomes of a run that began at `started` [s since the epoch]."""
+    import time
+
+    results = [_stage_result(name, outcome) for name, outcome in outcomes.items()]
+    by_name = {result.name: result.metrics for result in results}
+    metrics = {name: by_name[stage].get(key) for name, (stage, key) in METRICS.items() if stage in by_name}
+    metrics["peak_memory_gb"] = round(peak_bytes / 1e9, 3)
+    metrics["stages_busy_seconds"] = round(_busy_seconds(list(outcomes.values())), 2)
+    source = by_name.get("ingest", {}).get("source_line", "")
+    return Summary(source, results, metrics).ended(started, time.time())
+
+
+def write_results(config: PipelineConfig, summary: Summary) -> Path:
+    """Writes `summary.json`, links to the artifacts and the HTML report; returns the path of the summary."""
+    from flows.report import write_report
+
+    folder = Path(config.runs) / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for result in summary.stages:
+        _link(folder / result.name, Path(config.runs) / result.artifact)
+    write_report(folder / "report.html", summary)
+    path = folder / "summary.json"
+    rows = {result.name: asdict(result) for result in summary.stages}
+    write_json(path, {"source": summary.source, "stages": rows, "metrics": dict(summary.metrics)})
+    return path
+
+
+def _stage_result(name: str, outcome: Outcome) -> StageResult:
+    manifest = outcome.artifact.manifest
+    return StageResult(
+        name=name,
+        status="cached" if outcome.cached else "done",
+        seconds=round(outcome.seconds, 3),
+        cached=outcome.cached,
+        computed_seconds=manifest["seconds"],
+        artifact=f"artifacts/{outcome.artifact.path.name}",
+        digest=outcome.artifact.digest,
+        metrics=manifest["metrics"],
+    )
+
+
+def _busy_seconds(outcomes: Sequence[Outcome]) -> float:
+    """Length of the union of the stages' intervals [s]."""
+    total, reached = 0.0, 0.0
+    for outcome in sorted(outcomes, key=lambda item: item.started):
+        end = outcome.started + outcome.seconds
+        total += max(0.0, end - max(outcome.started, reached))
+        reached = max(reached, end)
+    return total
+
+
+def _link(link: Path, target: Path) -> None:
+    import os
+
+    temporary = link.with_name(f".{link.name}.link")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(os.path.relpath(target, link.parent))
+    os.replace(temporary, link)
+
+
+def table(stages: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The stages of a `summary.json` as a terminal table: stage, result, time, cached or not."""
+    from rich.table import Table
+
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for heading, justify in (("stage", "left"), ("result", "left"), ("time", "right"), ("cached", "left")):
+        grid.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for name, row in stages.items():
+        spent = f"{row['seconds']:.1f} s" if not row["cached"] else f"[dim]{row['computed_seconds']:.1f} s"
+        grid.add_row(name, describe(name, row["metrics"]), spent, "[dim]yes" if row["cached"] else "no")
+    return grid
+
+
+def describe(stage: str, metrics: Mapping[str, Any]) -> str:
+    """A stage's result in one phrase."""
+    match stage.partition("_")[0]:
+        case "ingest":
+            return f"{metrics['episodes']} episodes, {metrics['frames']:,} frames"
+        case "pretrain" | "distil":
+            return f"{metrics['steps']:,} steps, loss {metrics['loss']:.4f}, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+        case "evaluate":
+            success = metrics["success"]
+            rate, low, high = success["k"] / success["n"], success["low"], success["high"]
+            return f"score {metrics['score']:.3f}, success {rate:.2f} [{low:.2f}, {high:.2f}] (n = {success['n']})"
+        case "export":
+            return f"{metrics['sampler']}, {metrics['bytes'] / 1e6:.1f} MB"
+        case "gate":
+            return (
+                f"parity {metrics['parity']:.1e}, p50 {metrics['latency_p50_ms']:.3f} ms, "
+                f"p99 {metrics['latency_p99_ms']:.3f} ms, {metrics['speedup']:.1f}x the teacher"
+            )
+        case "deploy":
+            return (
+                f"coverage {metrics['coverage']:.2f} over {metrics['starts']} starts, "
+                f"{metrics['realtime_factor']:.1f}x real time, {metrics['lost_packets']} packets lost"
+            )
+        case _:
+            return ""

@@ -1,0 +1,99 @@
+"""Saved policies and interrupted trainings. Every file is replaced whole, so a crash leaves the old one or the new one.
+
+A policy is `config.json` (its card) and `policy.safetensors` (float32 weights and the normalisers). The state of
+interruptible work is a torch file, read with `weights_only=True`, so that loading never runs code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.config import PolicyCard
+from robots.config import to_plain, validate
+from robots.episodes.durable import explain_write_errors, write_atomically
+from robots.errors import HandoffError
+
+CARD, WEIGHTS = "config.json", "policy.safetensors"
+
+
+def save_policy(path: Path, card: PolicyCard, weights: dict[str, Tensor]) -> None:
+    """Writes the policy into the directory `path`; the card, which makes it one, last."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.items()}
+    with explain_write_errors(path, "the policy was not saved"):
+        write_atomically(path / WEIGHTS, save(tensors))
+        write_atomically(path / CARD, json.dumps(to_plain(card), indent=2).encode())
+
+
+def read_card(path: Path) -> PolicyCard:
+    """The card of the policy in the directory `path`.
+
+    Raises:
+        HandoffError: there is none, or it is damaged or of another version.
+    """
+    try:
+        values = json.loads((path / CARD).read_text())
+    except FileNotFoundError:
+        raise HandoffError(f"{path}: no {CARD}, so no policy is here. Did its training finish?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise HandoffError(f"{path / CARD}: not JSON ({error}). Was the file cut short by a copy?") from None
+    card = validate(PolicyCard, values, CARD)
+    if card.version != 1:
+        raise HandoffError(f"{path / CARD}: version {card.version}, this build reads 1. Train the policy again.")
+    return card
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The weights of the policy in the directory `path`.
+
+    Raises:
+        HandoffError: the file is missing or damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path / WEIGHTS)
+    except FileNotFoundError:
+        raise HandoffError(f"{path}: no {WEIGHTS} beside {CARD}. Was the directory copied in part?") from None
+    except SafetensorError as error:
+        raise HandoffError(f"{path / WEIGHTS}: damaged ({error}). Was the file cut short by a copy?") from None
+
+
+def digest_file(file: Path) -> str:
+    """Digest (hex sha256) of a file's bytes."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def save_state(file: Path, state: dict[str, Any]) -> None:
+    """Replaces the state of interruptible work: tensors, numbers and text in plain containers."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    with explain_write_errors(file, "the work goes on from the checkpoint before"):
+        write_atomically(file, buffer.getvalue())
+
+
+def read_state(file: Path, identity: str) -> dict[str, Any] | None:
+    """The state in `file`, tensors on the CPU; None when there is none, or it is that of other work than `identity`.
+
+    Raises:
+        HandoffError: the file is damaged.
+    """
+    if not file.exists():
+        return None
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0]
+        raise HandoffError(f"{file}: damaged ({reason}). Remove it to start again.") from None
+    return state if state["identity"] == identity else None

@@ -1,0 +1,101 @@
+"""Configuration that the learning stages share, and what a saved policy says of itself. Imports without torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from robots.config import config
+from robots.spec import FieldSpec
+
+
+@config
+class DiffusionPolicyConfig:
+    """A diffusion policy over action chunks (Chi et al., RSS 2023) with a residual MLP as denoiser."""
+
+    stream: str = "policy"
+    """Stream of the episodes that holds observations and actions."""
+    observation_fields: tuple[str, ...] = ("keypoints", "agent")
+    """Concatenated, each flattened, in this order into the O entries of one step."""
+    action_field: str = "action"
+    """The action, A entries."""
+    n_obs_steps: int = 2
+    """Newest steps that the policy sees."""
+    horizon: int = 16
+    """Actions predicted per inference; the first belongs to the oldest observed step."""
+    n_action_steps: int = 8
+    """Actions executed per chunk, from index `n_obs_steps - 1` on."""
+    train_timesteps: int = 100
+    """Noise levels of the squared-cosine schedule."""
+    inference_steps: int = 10
+    """DDIM steps when sampling; divides `train_timesteps`."""
+    clip: float = 1.0
+    """Bound on every clean sample that the sampler works out [normalised units]."""
+    width: int = 512
+    """Hidden units of every layer."""
+    blocks: int = 4
+    """Residual blocks of two layers each."""
+    time_embedding: int = 64
+    """Entries of the sinusoidal embedding of the noise level; even."""
+
+
+@config
+class TrainingConfig:
+    """Gradient descent, bounded by steps so that it is repeatable."""
+
+    steps: int
+    """Updates."""
+    learning_rate: float
+    """Peak of the schedule: linear warm-up, plateau, linear decay to 0."""
+    batch_size: int = 256
+    """Windows per update."""
+    warmup_steps: int = 200
+    """Updates of linear warm-up."""
+    decay_fraction: float = 1 / 3
+    """Last share of the updates, over which the rate falls linearly to 0."""
+    weight_decay: float = 1e-6
+    """Of AdamW."""
+    ema_power: float = 0.75
+    """Averaging keeps 1 - (1 + step)^-power of the old weights."""
+    ema_max: float = 0.9999
+    """Upper bound of that share."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Of the matrix products; weights stay float32. `auto` takes bf16 where the processor multiplies it natively."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes CUDA when there is a device."""
+    threads: int = 1
+    """Processor threads of torch."""
+    log_every: int = 100
+    """Updates per entry of the loss curve; a checkpoint falls on such a step."""
+    checkpoint_seconds: float = 20.0
+    """Wall-clock seconds between checkpoints, rounded up to the next entry of the loss curve."""
+    seed: int = 0
+    """Of initial weights, order of the data, noise and noise levels."""
+
+
+@config
+class PolicyCard:
+    """What a saved policy says of itself, in `config.json` beside its weights."""
+
+    version: int = 1
+    task: str
+    """Name of the task, from the schema of the demonstrations."""
+    rate_hz: float
+    """Policy steps per second of robot time."""
+    observation: dict[str, FieldSpec]
+    """Fields of one step in the order of the observation vector."""
+    action: FieldSpec
+    model: DiffusionPolicyConfig
+
+    @property
+    def observation_size(self) -> int:
+        """O, entries of the observation vector of one step."""
+        from math import prod
+
+        return sum(prod(spec.shape) for spec in self.observation.values())
+
+    @property
+    def action_size(self) -> int:
+        """A, entries of one action."""
+        from math import prod
+
+        return prod(self.action.shape)

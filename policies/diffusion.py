@@ -1,0 +1,111 @@
+"""The diffusion policy: normaliser, denoiser, sampler and un-normaliser in one module, physical units outside.
+
+Shape suffixes: B batch, T observed steps, O observation, H horizon, A action.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from policies.checkpoint import read_card, read_weights
+from policies.config import DiffusionPolicyConfig, PolicyCard
+from policies.generative import ddim_sample, ddim_steps
+from policies.networks.mlp import MlpDenoiser
+from policies.normalize import MinMaxNormalizer
+from robots.errors import HandoffError
+from robots.types import Policy
+
+
+class DiffusionPolicy(nn.Module):
+    """A chunk as a pure function of observation, noise and weights.
+
+    Args:
+        config: sizes and sampler.
+        observation_size: O.
+        action_size: A.
+    """
+
+    def __init__(self, config: DiffusionPolicyConfig, observation_size: int, action_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.observation_shape = (config.n_obs_steps, observation_size)
+        self.chunk_shape = (config.horizon, action_size)
+        self.normalize_observation = MinMaxNormalizer(observation_size)
+        self.normalize_action = MinMaxNormalizer(action_size)
+        self.denoiser = MlpDenoiser(
+            self.chunk_shape,
+            self.observation_shape,
+            config.train_timesteps,
+            config.width,
+            config.blocks,
+            config.time_embedding,
+        )
+        self.steps = ddim_steps(config.train_timesteps, config.inference_steps)
+
+    def forward(self, observation_BTO: Tensor, noise_BHA: Tensor) -> Tensor:
+        """Actions (B, H, A) in physical units.
+
+        Args:
+            observation_BTO: physical units, newest step last.
+            noise_BHA: standard normal.
+        """
+        return self.normalize_action.inverse(self.sample(self.normalize_observation(observation_BTO), noise_BHA))
+
+    def sample(self, observation_BTO: Tensor, noise_BHA: Tensor) -> Tensor:
+        """Normalised observation to normalised chunk (B, H, A)."""
+
+        def denoise(noisy_BHA: Tensor, timestep_B: Tensor) -> Tensor:
+            return self.denoiser(noisy_BHA, timestep_B, observation_BTO)
+
+        return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
+
+
+def load_module(path: Path, steps: int | None = None, device: str = "cpu") -> tuple[DiffusionPolicy, PolicyCard]:
+    """The policy in the directory `path`, ready for inference, and its card.
+
+    Args:
+        path: what `pretrain` or `distil` wrote.
+        steps: denoising steps; None takes the policy's own.
+        device: of torch.
+
+    Raises:
+        HandoffError: no policy there, a damaged one, or steps that do not divide the schedule.
+    """
+    card = read_card(path)
+    module = DiffusionPolicy(card.model, card.observation_size, card.action_size)
+    try:
+        module.load_state_dict(read_weights(path))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise HandoffError(f"{path}: weights and config.json disagree: {reason}. Was one of them replaced?") from None
+    if steps is not None:
+        module.steps = ddim_steps(card.model.train_timesteps, steps)
+    return module.eval().requires_grad_(False).to(device), card
+
+
+def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> Policy:
+    """The policy in the directory `path` as a function of NumPy arrays; arguments and errors of `load_module`."""
+    module, _ = load_module(path, steps, device)
+
+    @torch.no_grad()
+    def policy(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        _check("observation", observation, module.observation_shape, len(noise))
+        _check("noise", noise, module.chunk_shape, len(observation))
+        inputs = (torch.from_numpy(np.ascontiguousarray(a, np.float32)).to(device) for a in (observation, noise))
+        return module(*inputs).cpu().numpy()
+
+    return policy
+
+
+def _check(name: str, array: np.ndarray, shape: tuple[int, int], rows: int) -> None:
+    if array.shape != (rows, *shape):
+        raise HandoffError(
+            f"policy: {name} has shape {array.shape}, expected ({rows}, {shape[0]}, {shape[1]}). "
+            "Does it belong to another task, or lack the batch dimension?"
+        )
+    if not np.isfinite(array).all():
+        raise HandoffError(f"policy: {name} holds a value that is not finite. Was a sensor lost?")

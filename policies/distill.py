@@ -1,0 +1,83 @@
+"""Stage `distil`: a many-step teacher to a one-step student, by regression on the same noise (RL-100's default student).
+
+The teacher's sampler is deterministic, so noise and observation fix its chunk; the student learns to answer that very chunk
+in one step from that very noise. Regression on chunks drawn with other noise would collapse to their mean. The student starts
+from the teacher's weights. Its targets are worked out first, as a table, because the teacher's many passes cost several
+updates and every target serves in several of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any
+
+from policies.config import TrainingConfig
+from robots.config import config
+from robots.types import Progress
+
+
+@config
+class DistilConfig:
+    """A one-step student of a diffusion policy."""
+
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(steps=4_000, learning_rate=3e-4, decay_fraction=0.7)
+    )
+    targets: int = 262_144
+    """Pairs of noise and teacher's chunk in the table, spread evenly over the windows of the demonstrations."""
+    teacher_batch: int = 1024
+    """Pairs per pass of the teacher."""
+
+
+def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress: Progress) -> dict[str, Any]:
+    """Trains the student and writes it to `out`, with its loss curve (`loss.jsonl`, `loss.png`).
+
+    Args:
+        config: how.
+        teacher: directory of a policy that samples in several steps.
+        demos: directory with the demonstrations' `store.zarr`, whose observations are used.
+        out: directory of the student; goes on from what a killed run left there.
+        progress: told every pass of the teacher and every update.
+
+    Returns:
+        Metrics: steps, cpu_seconds (targets_cpu_seconds of them for the table), steps_per_s (of processor time), loss,
+        teacher_steps, targets, precision and device.
+
+    Raises:
+        HandoffError: no teacher, unusable demonstrations, a loss that is not finite, or a full disk.
+    """
+    from policies.checkpoint import WEIGHTS, digest_file, save_policy
+    from policies.curve import draw_curve
+    from policies.demonstrations import read_demonstrations
+    from policies.diffusion import load_module
+    from policies.same_noise import TABLE, all_windows, make_targets, same_noise_loss, student_of
+    from policies.training import STATE, job_identity, resolve_device, resolve_precision, torch_threads, train
+
+    training = config.training
+    device = resolve_device(training.device)
+    precision = resolve_precision(training.precision, device)
+    with torch_threads(training.threads):
+        expert, card = load_module(teacher, device=device.type)
+        windows = all_windows(read_demonstrations(demos, card.model), expert)
+        identity = job_identity(config, windows.digest() + digest_file(teacher / WEIGHTS), precision, device)
+        targets = make_targets(config, expert, windows, precision, identity, out, progress)
+        student = student_of(expert)
+        loss = same_noise_loss(student, windows, targets, training.batch_size, training.seed, precision)
+        trained = train(training, student.denoiser, loss, identity, out, progress)
+        student.denoiser.load_state_dict(trained.average)
+    save_policy(out, replace(card, model=student.config), student.state_dict())
+    draw_curve(out, "one-step MSE")
+    for state in (STATE, TABLE):
+        (out / state).unlink()
+    return {
+        "steps": training.steps,
+        "cpu_seconds": round(trained.cpu_seconds + targets.cpu_seconds, 3),
+        "targets_cpu_seconds": round(targets.cpu_seconds, 3),
+        "steps_per_s": round(training.steps / trained.cpu_seconds, 2),
+        "loss": trained.loss,
+        "teacher_steps": len(expert.steps),
+        "targets": config.targets,
+        "precision": precision,
+        "device": device.type,
+    }

@@ -1,0 +1,81 @@
+"""A residual MLP that denoises action chunks.
+
+Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, W width, E time embedding.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class ResidualBlock(nn.Module):
+    """Adds two pre-normalised layers, each LayerNorm, SiLU, Linear, to its input."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.LayerNorm(width),
+            nn.SiLU(),
+            nn.Linear(width, width),
+            nn.LayerNorm(width),
+            nn.SiLU(),
+            nn.Linear(width, width),
+        )
+
+    def forward(self, hidden_BW: Tensor) -> Tensor:
+        """(B, W) to (B, W)."""
+        return hidden_BW + self.body(hidden_BW)
+
+
+class MlpDenoiser(nn.Module):
+    """Velocity of a noisy chunk, given its noise level and the observation, all concatenated at the input.
+
+    Args:
+        chunk: (H, A).
+        observation: (T, O).
+        timesteps: noise levels of the schedule.
+        width: W.
+        blocks: residual blocks.
+        embedding: E, even.
+    """
+
+    embeddings_KE: Tensor
+
+    def __init__(
+        self,
+        chunk: tuple[int, int],
+        observation: tuple[int, int],
+        timesteps: int,
+        width: int,
+        blocks: int,
+        embedding: int,
+    ) -> None:
+        super().__init__()
+        self.chunk = chunk
+        flat_chunk, flat_observation = math.prod(chunk), math.prod(observation)
+        self.register_buffer("embeddings_KE", sinusoidal_embedding(timesteps, embedding), persistent=False)
+        self.input = nn.Linear(flat_chunk + flat_observation + embedding, width)
+        self.blocks = nn.Sequential(*(ResidualBlock(width) for _ in range(blocks)))
+        self.output = nn.Sequential(nn.LayerNorm(width), nn.SiLU(), nn.Linear(width, flat_chunk))
+
+    def forward(self, noisy_BHA: Tensor, timestep_B: Tensor, observation_BTO: Tensor) -> Tensor:
+        """Predicts the velocity (B, H, A).
+
+        Args:
+            noisy_BHA: chunk at its noise level, normalised.
+            timestep_B: noise level of each row, int64.
+            observation_BTO: normalised, newest step last.
+        """
+        inputs = (noisy_BHA.flatten(1), observation_BTO.flatten(1), self.embeddings_KE[timestep_B])
+        return self.output(self.blocks(self.input(torch.cat(inputs, dim=-1)))).unflatten(1, self.chunk)
+
+
+def sinusoidal_embedding(count: int, size: int) -> Tensor:
+    """(count, size): sines, then cosines, of 0..count-1 at geometric frequencies 1..1e-4 (Vaswani et al. 2017)."""
+    half = size // 2
+    frequency = torch.exp(torch.arange(half) * (-math.log(1e4) / (half - 1)))
+    angle = torch.arange(count)[:, None] * frequency
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)

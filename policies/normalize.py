@@ -1,0 +1,73 @@
+"""Min-max normalisation to [-1, 1], gathered in one pass over the data and saved with the policy."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from robots.errors import HandoffError
+
+_CONSTANT = 1e-9
+"""Range below which an entry is taken for a constant; it is then only centred [unit of the entry]."""
+
+
+class MinMaxStatistics:
+    """Smallest and largest value of every entry, from as many parts as there are."""
+
+    def __init__(self, size: int) -> None:
+        """Of vectors with `size` entries."""
+        self.low = np.full(size, np.inf)
+        self.high = np.full(size, -np.inf)
+
+    def update(self, rows: np.ndarray) -> None:
+        """Takes in `(N, size)`.
+
+        Raises:
+            HandoffError: wrong size, or a value that is not finite.
+        """
+        if rows.ndim != 2 or rows.shape[1] != len(self.low):
+            raise HandoffError(f"normaliser: rows of shape {rows.shape}, expected (N, {len(self.low)}).")
+        if not np.isfinite(rows).all():
+            row, entry = (int(i) for i in np.argwhere(~np.isfinite(rows))[0])
+            raise HandoffError(
+                f"normaliser: entry {entry} of row {row} is {rows[row, entry]}, expected finite. Was a sensor lost?"
+            )
+        if len(rows):
+            self.low = np.minimum(self.low, rows.min(axis=0))
+            self.high = np.maximum(self.high, rows.max(axis=0))
+
+
+class MinMaxNormalizer(nn.Module):
+    """Maps every entry of the last axis to [-1, 1] and back; the two maps are inverses."""
+
+    centre: Tensor
+    half_range: Tensor
+
+    def __init__(self, size: int) -> None:
+        """The identity on `size` entries, until `fit` or a loaded state sets it."""
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(size))
+        self.register_buffer("half_range", torch.ones(size))
+
+    def fit(self, statistics: MinMaxStatistics) -> None:
+        """Takes the range over.
+
+        Raises:
+            HandoffError: the statistics have seen no data.
+        """
+        low, high = statistics.low, statistics.high
+        if not np.isfinite(low).all():
+            raise HandoffError("normaliser: no data seen, expected at least one row. Is the store empty?")
+        spread = high - low
+        half_range = np.where(spread > _CONSTANT, spread / 2, 1.0)
+        self.centre.copy_(torch.from_numpy((low + high) / 2))
+        self.half_range.copy_(torch.from_numpy(half_range))
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Physical to normalised."""
+        return (value - self.centre) / self.half_range
+
+    def inverse(self, value: Tensor) -> Tensor:
+        """Normalised to physical."""
+        return value * self.half_range + self.centre

@@ -1,0 +1,118 @@
+"""Regression of a one-step student on its teacher's chunks from the same noise. Torch side of `policies.distill`.
+
+Shape suffixes: B batch, P pairs in the table, H horizon, A action.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from policies.checkpoint import read_state, save_state
+from policies.demonstrations import Demonstrations
+from policies.diffusion import DiffusionPolicy
+from policies.distill import DistilConfig
+from policies.generative import ddim_steps
+from policies.training import Loss, autocast, rng
+from policies.windows import Windows, select_windows, shuffled_batch, window_index
+from robots.types import Progress
+
+TABLE = "targets.pt"
+_NOISE = 1 << 60
+"""First number of the draws of noise, one per pass of the teacher."""
+
+
+class Targets(NamedTuple):
+    """The teacher's answers: pair p belongs to window p modulo the number of windows."""
+
+    noise_PHA: Tensor
+    chunk_PHA: Tensor
+    """Normalised."""
+    cpu_seconds: float
+    """Processor time that they took."""
+
+
+def all_windows(data: Demonstrations, expert: DiffusionPolicy) -> Windows:
+    """Every window of `data`, normalised as the teacher does, on its device."""
+    sizes, device = expert.config, expert.normalize_action.centre.device
+    index = window_index(data.ends_E, sizes.n_obs_steps, sizes.horizon, sizes.n_action_steps)
+    observation_MO = expert.normalize_observation(torch.from_numpy(data.observation_MO).to(device))
+    action_MA = expert.normalize_action(torch.from_numpy(data.action_MA).to(device))
+    return select_windows(index, observation_MO, action_MA, np.arange(len(data.ends_E)))
+
+
+def student_of(expert: DiffusionPolicy) -> DiffusionPolicy:
+    """A trainable copy of the teacher that samples in one step."""
+    sizes = replace(expert.config, inference_steps=1)
+    student = DiffusionPolicy(sizes, expert.observation_shape[1], expert.chunk_shape[1])
+    student.load_state_dict(expert.state_dict())
+    return student.to(expert.normalize_action.centre.device)
+
+
+@torch.no_grad()
+def make_targets(
+    config: DistilConfig,
+    expert: DiffusionPolicy,
+    windows: Windows,
+    precision: str,
+    identity: str,
+    out: Path,
+    progress: Progress,
+) -> Targets:
+    """Samples the teacher on every pair of the table, going on from what a killed run left in `out`."""
+    device, size = windows.action_MA.device, config.teacher_batch
+    passes = -(-config.targets // size)
+    chunk_PHA = torch.empty(passes * size, *expert.chunk_shape)
+    state = read_state(out / TABLE, identity)
+    done, spent = (state["passes"], state["cpu_seconds"]) if state else (0, 0.0)
+    if state:
+        chunk_PHA[: done * size] = state["chunks"]
+    noise_PHA = torch.cat([_noise(config, expert, number) for number in range(passes)])
+    started, saved = time.process_time(), time.monotonic()
+    for number in range(done, passes):
+        rows = slice(number * size, (number + 1) * size)
+        window_B = torch.arange(rows.start, rows.stop, device=device) % len(windows)
+        with autocast(precision, device):
+            sample = expert.sample(windows.observations(window_B), noise_PHA[rows].to(device))
+        chunk_PHA[rows] = sample.float().cpu()
+        progress(number + 1, passes, "teacher's chunks")
+        last = number + 1 == passes
+        if last or time.monotonic() - saved >= config.training.checkpoint_seconds:
+            seconds = spent + time.process_time() - started
+            chunks = chunk_PHA[: rows.stop].clone()
+            save_state(
+                out / TABLE, {"identity": identity, "passes": number + 1, "cpu_seconds": seconds, "chunks": chunks}
+            )
+            saved = time.monotonic()
+    seconds = spent + time.process_time() - started
+    return Targets(noise_PHA.to(device), chunk_PHA.to(device), seconds)
+
+
+def same_noise_loss(
+    student: DiffusionPolicy, windows: Windows, targets: Targets, batch_size: int, seed: int, precision: str
+) -> Loss:
+    """Mean squared distance of the student's chunk, before clipping, from the teacher's, over the batch of each update."""
+    device = windows.action_MA.device
+    (step_,) = ddim_steps(student.config.train_timesteps, 1)
+
+    def loss(step: int) -> Tensor:
+        pair_B = torch.from_numpy(shuffled_batch(batch_size, len(targets.chunk_PHA), step, seed)).to(device)
+        noise_BHA, timestep_B = targets.noise_PHA[pair_B], torch.full_like(pair_B, step_.timestep)
+        with autocast(precision, device):
+            velocity_BHA = student.denoiser(noise_BHA, timestep_B, windows.observations(pair_B % len(windows)))
+        chunk_BHA = step_.alpha * noise_BHA - step_.sigma * velocity_BHA.float()
+        return mse_loss(chunk_BHA, targets.chunk_PHA[pair_B])
+
+    return loss
+
+
+def _noise(config: DistilConfig, expert: DiffusionPolicy, number: int) -> Tensor:
+    draw = rng(config.training.seed, _NOISE + number)
+    return torch.from_numpy(draw.standard_normal((config.teacher_batch, *expert.chunk_shape), dtype=np.float32))

@@ -1,0 +1,73 @@
+"""The flight recorder: every 1 kHz robot state of a motion, in arrays that were allocated before it began."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from robots.errors import HandoffError
+
+ROBOT_FIELDS: dict[str, tuple[int, ...]] = {
+    "time": (),
+    "q": (7,),
+    "dq": (7,),
+    "q_d": (7,),
+    "tau_J": (7,),
+    "tau_J_d": (7,),
+    "tau_ext": (7,),
+    "base_T_ee": (4, 4),
+    "success_rate": (),
+}
+"""Shape per field of one robot state."""
+
+
+class FlightRecorder:
+    """A franky motion callback. It is called on franky's queue thread, once per control cycle."""
+
+    def __init__(self, seconds: float) -> None:
+        """Reserves memory for `seconds` of robot states."""
+        self._rows = round(seconds * 1000)
+        self._arrays = {name: np.zeros((self._rows, *shape)) for name, shape in ROBOT_FIELDS.items()}
+        self._count = 0
+        self.dropped = 0
+        """States that came after the memory was full."""
+
+    def __call__(self, state: Any, time_step: Any, relative_time: Any, absolute_time: Any, command: Any) -> None:
+        """Takes one `franky.RobotState`."""
+        i = self._count
+        if i == self._rows:
+            self.dropped += 1
+            return
+        arrays = self._arrays
+        arrays["time"][i] = state.time.to_msec() * 1e-3
+        arrays["q"][i] = state.q
+        arrays["dq"][i] = state.dq
+        arrays["q_d"][i] = state.q_d
+        arrays["tau_J"][i] = state.tau_J
+        arrays["tau_J_d"][i] = state.tau_J_d
+        arrays["tau_ext"][i] = state.tau_ext_hat_filtered
+        arrays["base_T_ee"][i] = state.O_T_EE.matrix
+        arrays["success_rate"][i] = state.control_command_success_rate
+        self._count = i + 1
+
+    def between(self, begin: float, end: float, patience: float = 2.0) -> dict[str, np.ndarray]:
+        """Copies of the states with `begin < time <= end` [robot s], once the queue thread has delivered them.
+
+        Raises:
+            HandoffError: the states up to `end` did not arrive within `patience` host seconds.
+        """
+        deadline = time.monotonic() + patience
+        slack = 5e-4
+        while self._count == 0 or self._arrays["time"][self._count - 1] < end - slack:
+            if time.monotonic() > deadline:
+                last = self._arrays["time"][self._count - 1] if self._count else float("nan")
+                raise HandoffError(
+                    f"flight recorder: has states up to {last:.3f} s, wanted up to {end:.3f} s "
+                    f"({self.dropped} dropped, room for {self._rows}). Did the motion end early?"
+                )
+            time.sleep(0.001)
+        times = self._arrays["time"][: self._count]
+        rows = slice(*np.searchsorted(times, [begin + slack, end + slack]))
+        return {name: array[: self._count][rows].copy() for name, array in self._arrays.items()}

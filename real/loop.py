@@ -1,0 +1,241 @@
+"""The deploy loop: chunks at the policy's rate become a governed stream of impedance targets, on robot time.
+
+Per policy step: observe, infer when a chunk is due, hand the due action to the agent's dynamics. Per stream tick:
+watchdog, sample the agent, governor, joint limits, target to the arm. No wall-clock time enters, so a lockstep twin
+repeats a run bit for bit; on hardware the clock waits for the robot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from real.arm import Arm, ArmState
+from real.governor import GovernorConfig, ReferenceGovernor
+from real.joint_guard import JointGuardConfig, check_joints, joint_velocity, velocity_bounds
+from real.plane import Plane
+from real.schedule import ChunkSchedule, Freshness, ObservationHistory, Watchdog, WatchdogConfig, chunk_noise
+from robots.actions import AgentReference, Motion, agent_dynamics
+from robots.config import config
+from robots.contract import Contract
+from robots.errors import HandoffError
+from robots.spec import check_field
+from robots.types import Clock, Observation, Policy, Progress, no_progress
+
+
+@config
+class LoopConfig:
+    """How an episode is run."""
+
+    max_steps: int = 300
+    """Policy steps after which the episode ends."""
+    stream_hz: float = 250.0
+    """Targets per second."""
+    wait_for_policy: bool = True
+    """Robot time stands still while the policy thinks: exact in lockstep. False on hardware: the arm goes on along the
+    old chunk until the new one is there."""
+    governor: GovernorConfig = field(default_factory=GovernorConfig)
+    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
+    joints: JointGuardConfig = field(default_factory=JointGuardConfig)
+
+
+@dataclass
+class EpisodeRecord:
+    """What happened, as far as it got."""
+
+    policy: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    """One row per policy step: what `observe` gave, `action` as executed, `action_proposed`."""
+    reference: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    """One row per stream tick: `position`, `velocity` streamed, `asked` before the governor, `measured` at its end."""
+    begin: float = 0.0
+    """The robot's own time at the first policy step [s]."""
+    end: float = 0.0
+    """The robot's own time of the newest state [s]."""
+    inference_ms: list[float] = field(default_factory=list)
+    """Host time of every inference."""
+    stopped: bool = False
+    """Whether the stop condition ended it."""
+
+
+def run_episode(
+    arm: Arm,
+    clock: Clock,
+    policy: Policy,
+    contract: Contract,
+    observe: Callable[[ArmState], Observation],
+    config: LoopConfig,
+    *,
+    plane: Plane,
+    flange_T_ee: np.ndarray,
+    seed: int,
+    stop: Callable[[], bool] = lambda: False,
+    record: EpisodeRecord | None = None,
+    progress: Progress = no_progress,
+) -> EpisodeRecord:
+    """Runs one episode; the arm is at rest, out of control, when this returns or raises.
+
+    Args:
+        arm: connected, idle, with its pusher upright on the plane.
+        clock: the robot's.
+        policy: a pure function of observation and noise.
+        contract: of the policy.
+        observe: the contract's observation fields, and more to be recorded, given the arm's state.
+        config: rates and limits.
+        plane: where the board lies.
+        flange_T_ee: (4, 4) the pusher's tip in the flange frame [m].
+        seed: of the policy's noise.
+        stop: asked at every policy step, e.g. whether the task is solved.
+        record: filled while the episode runs; pass one to keep what a fault interrupts.
+        progress: told the policy steps done.
+
+    Raises:
+        SafetyError: a limit, the watchdog or the robot ended the episode.
+        HandoffError: an observation that does not fit the contract, a lost connection.
+    """
+    record = EpisodeRecord() if record is None else record
+    executor = ThreadPoolExecutor(1, thread_name_prefix="policy")
+    try:
+        arm.start()
+        episode = _Episode(arm, clock, policy, contract, observe, config, plane, flange_T_ee, seed, record, executor)
+        for step in range(config.max_steps):
+            if not episode.policy_step(step, stop):
+                break
+            progress(step + 1, config.max_steps)
+            for _ in range(episode.ticks):
+                episode.stream_tick()
+    finally:
+        # The arm first, and without waiting for a policy that may hang.
+        try:
+            arm.stop()
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+    return record
+
+
+class _Episode:
+    """The state of one running episode."""
+
+    def __init__(
+        self,
+        arm: Arm,
+        clock: Clock,
+        policy: Policy,
+        contract: Contract,
+        observe: Callable[[ArmState], Observation],
+        config: LoopConfig,
+        plane: Plane,
+        flange_T_ee: np.ndarray,
+        seed: int,
+        record: EpisodeRecord,
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        self.arm, self.clock, self.policy, self.contract, self.observe = arm, clock, policy, contract, observe
+        self.config, self.plane, self.flange_T_ee, self.seed, self.record = config, plane, flange_T_ee, seed, record
+        self.executor = executor
+        self.period = 1.0 / config.stream_hz
+        self.ticks = _ticks_per_step(config.stream_hz, contract.rate_hz)
+        self.state = arm.state()
+        self.now = clock.now()
+        record.begin = record.end = self.state.time
+        start = plane.position(self.state.base_T_ee)
+        self.governor = ReferenceGovernor(config.governor, self.period, start)
+        self.reference = AgentReference(start, agent_dynamics(contract.action_interface))
+        self.schedule = ChunkSchedule(contract)
+        self.history = ObservationHistory(contract.n_obs_steps)
+        self.watchdog = Watchdog(config.watchdog, 1.0 / contract.rate_hz)
+        self.pending: tuple[Future[np.ndarray], int] | None = None
+        self.chunks = 0
+        self.tick = 0
+        self.streamed = Motion(start, np.zeros_like(start), np.zeros_like(start))
+
+    def policy_step(self, step: int, stop: Callable[[], bool]) -> bool:
+        """Observes, infers and hands over the due action; False when the stop condition holds."""
+        observation = self.observe(self.state)
+        self.record.stopped = stop()
+        if self.record.stopped:
+            return False
+        self.history.append(_flat(self.contract, observation))
+        if self.pending is None and self.schedule.due(step):
+            self._request(step)
+        self._receive()
+        proposed = self.schedule.action(step)
+        if proposed is not None:
+            self.reference.push(self.governor.clamp(proposed))
+            self.watchdog.feed(self.now)
+        target = self.reference.target
+        row = {**observation, "action": target, "action_proposed": target if proposed is None else proposed}
+        for name, value in row.items():
+            self.record.policy.setdefault(name, []).append(np.array(value))
+        return True
+
+    def stream_tick(self) -> None:
+        """Sends the target for the end of this tick and lets the tick pass."""
+        if self.watchdog.judge(self.now) is Freshness.DECELERATE:
+            self.reference.push(self.governor.clamp(self.streamed.position))
+        self.tick += 1
+        asked = self.reference.sample(self.tick * self.period)
+        q, joints = self.state.q, self.config.joints
+        dq_per_speed = joint_velocity(q, self.plane.velocity_axes(), self.flange_T_ee)
+        bounds = velocity_bounds(joints, q, dq_per_speed)
+        self.streamed = self.governor.step(asked, self.plane.position(self.state.base_T_ee), bounds)
+        check_joints(joints, q, dq_per_speed @ self.streamed.velocity)
+        target = self.plane.target(self.streamed)
+        self.arm.set_target(target)
+        self.now = self.clock.advance(self.period)
+        self.state = self.arm.state()
+        self.record.end = self.state.time
+        row = {
+            "position": self.streamed.position,
+            "velocity": self.streamed.velocity,
+            "asked": asked.position,
+            "measured": self.plane.position(self.state.base_T_ee),
+        }
+        for name, value in row.items():
+            self.record.reference.setdefault(name, []).append(value)
+
+    def _request(self, step: int) -> None:
+        size = int(np.prod(self.contract.action.shape))
+        noise = chunk_noise(self.seed, self.chunks, self.contract.horizon, size)
+        future = self.executor.submit(self._infer, self.history.stacked(), noise)
+        self.pending, self.chunks = (future, step), self.chunks + 1
+        self.schedule.requested(step)
+
+    def _infer(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        begin = time.perf_counter()
+        chunk = self.policy(observation, noise)[0]
+        self.record.inference_ms.append((time.perf_counter() - begin) * 1e3)
+        return chunk
+
+    def _receive(self) -> None:
+        if self.pending is None or not (self.config.wait_for_policy or self.pending[0].done()):
+            return
+        future, step = self.pending
+        self.pending = None
+        self.schedule.receive(future.result(), step)
+
+
+def _ticks_per_step(stream_hz: float, rate_hz: float) -> int:
+    ticks = round(stream_hz / rate_hz)
+    milliseconds = 1000.0 / stream_hz
+    if ticks < 1 or abs(ticks * rate_hz - stream_hz) > 1e-9 or abs(milliseconds - round(milliseconds)) > 1e-9:
+        raise HandoffError(
+            f"loop: {stream_hz} Hz targets for a policy at {rate_hz} Hz, expected a whole multiple with a period of "
+            "whole milliseconds, e.g. 250 or 1000."
+        )
+    return ticks
+
+
+def _flat(contract: Contract, observation: dict[str, Any]) -> np.ndarray:
+    missing = sorted(contract.observation.keys() - observation.keys())
+    if missing:
+        raise HandoffError(
+            f"observation: lacks {missing}, which the policy's contract wants; it has {sorted(observation)}."
+        )
+    for name, spec in contract.observation.items():
+        check_field(name, spec, np.asarray(observation[name]), leading=0)
+    return np.concatenate([np.ravel(observation[name]) for name in contract.observation]).astype(np.float32)

@@ -1,0 +1,123 @@
+"""Which action is due: chunks on the robot's clock, and what to do when they stop coming."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+import numpy as np
+
+from robots.config import config
+from robots.contract import Contract
+from robots.errors import HandoffError, SafetyError
+
+
+@config
+class WatchdogConfig:
+    """How long the arm may live on its newest valid action."""
+
+    hold_periods: float = 1.5
+    """Policy periods after which the last target is merely held."""
+    stop_periods: float = 3.0
+    """Policy periods after which the reference is brought to rest where it is."""
+    fault_seconds: float = 0.5
+    """Age that ends the episode [s]."""
+
+
+class Freshness(Enum):
+    """The rung of the watchdog's ladder."""
+
+    FRESH = "fresh"
+    HOLD = "hold"
+    DECELERATE = "decelerate"
+
+
+class Watchdog:
+    """Judges the age of the newest valid action. Armed by the first one."""
+
+    def __init__(self, config: WatchdogConfig, period: float) -> None:
+        """`period` is the policy's [s]."""
+        self._config, self._period = config, period
+        self._newest: float | None = None
+
+    def feed(self, time: float) -> None:
+        """A valid action was executed at robot time `time` [s]."""
+        self._newest = time
+
+    def judge(self, time: float) -> Freshness:
+        """The rung at robot time `time` [s].
+
+        Raises:
+            SafetyError: the newest action is older than `fault_seconds`.
+        """
+        if self._newest is None:
+            return Freshness.FRESH
+        age = time - self._newest
+        if age > self._config.fault_seconds:
+            raise SafetyError(
+                f"watchdog: no valid action for {age:.3f} s, limit {self._config.fault_seconds} s. Did the policy hang?"
+            )
+        if age > self._config.stop_periods * self._period:
+            return Freshness.DECELERATE
+        return Freshness.HOLD if age > self._config.hold_periods * self._period else Freshness.FRESH
+
+
+class ChunkSchedule:
+    """Synchronous execution: a new chunk is due every `n_action_steps`, its predecessor's tail bridges a late one."""
+
+    def __init__(self, contract: Contract) -> None:
+        """Starts empty; `contract` states horizon, history and steps to execute."""
+        self._first = contract.n_obs_steps - 1
+        self._steps = contract.n_action_steps
+        if self._first + self._steps > contract.horizon:
+            raise HandoffError(
+                f"contract: {self._steps} actions from index {self._first} do not fit the horizon {contract.horizon}."
+            )
+        self._chunk: np.ndarray | None = None
+        self._chunk_step = 0
+        self._requested_step: int | None = None
+
+    def due(self, step: int) -> bool:
+        """Whether an inference must be asked for at policy step `step`."""
+        return self._requested_step is None or step - self._requested_step >= self._steps
+
+    def requested(self, step: int) -> None:
+        """An inference on the observation of policy step `step` is under way."""
+        self._requested_step = step
+
+    def receive(self, chunk: np.ndarray, step: int) -> None:
+        """Takes the chunk `(horizon, A)` that was predicted from the observation of policy step `step`."""
+        self._chunk, self._chunk_step = chunk, step
+
+    def action(self, step: int) -> np.ndarray | None:
+        """`(A,)` for policy step `step`, None when no chunk reaches that far."""
+        if self._chunk is None:
+            return None
+        index = self._first + step - self._chunk_step
+        return self._chunk[index] if index < len(self._chunk) else None
+
+
+class ObservationHistory:
+    """The newest `n_obs_steps` observations, the first one repeated at an episode's start as in training."""
+
+    def __init__(self, n_obs_steps: int) -> None:
+        self._rows: deque[np.ndarray] = deque(maxlen=n_obs_steps)
+
+    def append(self, row: np.ndarray) -> None:
+        """Adds one step's flat observation `(O,)`."""
+        if not self._rows:
+            self._rows.extend([row] * (self._rows.maxlen or 1))
+        self._rows.append(row)
+
+    def stacked(self) -> np.ndarray:
+        """`(1, n_obs_steps, O)` float32, newest last."""
+        return np.stack(self._rows)[None].astype(np.float32)
+
+
+def chunk_noise(seed: int, chunk: int, horizon: int, size: int) -> np.ndarray:
+    """`(1, horizon, size)` standard normal float32 for the `chunk`-th inference of the episode with `seed`.
+
+    Counter-based (Philox), so it depends on nothing but its arguments.
+    """
+    generator = np.random.Generator(np.random.Philox(key=[seed, chunk]))
+    return generator.standard_normal((1, horizon, size), dtype=np.float32)

@@ -1,0 +1,64 @@
+"""The contract of an exported policy: all that a robot process must know to run it, carried inside the ONNX file."""
+
+from __future__ import annotations
+
+import json
+
+from robots.config import config, to_plain, validate
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+
+CONTRACT_KEY = "handoff.contract"
+"""Metadata key of the contract's JSON inside the ONNX file."""
+
+
+@config
+class Contract:
+    """Shapes, units, rates and provenance of one exported policy."""
+
+    version: int = 1
+    task: str
+    observation: dict[str, FieldSpec]
+    """Fields of one step, concatenated in this order into the network's observation vector."""
+    action: FieldSpec
+    rate_hz: float
+    """Policy steps per second of robot time."""
+    n_obs_steps: int
+    horizon: int
+    n_action_steps: int
+    """Actions executed per chunk, starting at index `n_obs_steps - 1`."""
+    action_interface: str
+    """What an action means to the controller; `robots.actions` lists the known ones."""
+    sampler: str
+    """Name and steps of the sampler inside the graph, e.g. `ddim-10` or `one-step`."""
+    training_data: str
+    """Digest of the demonstrations."""
+    policy: str
+    """Digest of the policy artifact that was exported."""
+
+    @property
+    def observation_size(self) -> int:
+        """O, entries of the flat observation of one step."""
+        from math import prod
+
+        return sum(prod(spec.shape) for spec in self.observation.values())
+
+    def to_json(self) -> str:
+        """Canonical JSON (sorted keys)."""
+        return json.dumps(to_plain(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Contract:
+        """Reads `to_json` back.
+
+        Raises:
+            HandoffError: not JSON, unknown or missing keys, or another contract version.
+        """
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise HandoffError(f"contract: not JSON ({error}). Was the ONNX file made by another tool?") from None
+        contract = validate(cls, values, "contract")
+        if contract.version != 1:
+            raise HandoffError(f"contract: version {contract.version}, this build reads 1. Export the policy again.")
+        return contract

@@ -1,0 +1,99 @@
+"""Files that survive a crash: written aside, flushed to the disk, then renamed; and one writer at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from robots.errors import HandoffError
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces the file at `path`: after a crash at any moment it holds either the old or the new bytes, whole."""
+    aside = path.with_name(f".{path.name}.partial")
+    with aside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    _sync(path.parent)
+
+
+def sync_tree(root: Path) -> None:
+    """Flushes every file and folder below and at `root`, and the entry of `root` itself, to the disk."""
+    for folder, _, files in os.walk(root):
+        for name in files:
+            _sync(Path(folder) / name)
+        _sync(Path(folder))
+    _sync(root.parent)
+
+
+@contextmanager
+def explain_write_errors(path: Path, lost: str) -> Iterator[None]:
+    """Turns a failed write into one line; `lost` says what was not stored.
+
+    Raises:
+        HandoffError: the disk is full, over quota, read-only or gone.
+    """
+    try:
+        yield
+    except OSError as error:
+        cause = "Is it writable, and its disk still there?"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cause = f"The disk is full or over quota ({_free_megabytes(path)} MB free); make room and try again."
+        raise HandoffError(f"{path}: {lost}: {error.strerror or error}. {cause}") from error
+
+
+class WriterLock:
+    """An advisory lock (`flock`) that the kernel drops when its process ends, however that happens."""
+
+    def __init__(self, path: Path) -> None:
+        """Takes the lock.
+
+        Raises:
+            HandoffError: another process, or another handle of this one, has it; names the process.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 20, 0).decode() or "unknown"
+            os.close(descriptor)
+            raise HandoffError(
+                f"{path.parent}: already open for writing by process {holder}, at most 1 writer is allowed. "
+                "Is a recording still running?"
+            ) from None
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor: int | None = descriptor
+
+    def release(self) -> None:
+        """Gives the lock up; safe to call twice."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", None) is not None:
+            self.release()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _free_megabytes(path: Path) -> int:
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    return shutil.disk_usage(existing).free // 1_000_000

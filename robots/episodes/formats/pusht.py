@@ -1,0 +1,227 @@
+"""The official push-T demonstrations, converted to metres.
+
+Layout (diffusion_policy `ReplayBuffer`, Zarr v2, a folder or a zip of it, possibly nested): `data/state` (N, 5) agent
+x y, block x y [px], block angle [rad]; `data/keypoint` (N, 9, 2) [px]; `data/action` (N, 2) [px]; `data/img`
+(N, 96, 96, 3) float32 in 0..255; `meta/episode_ends` (E,) cumulative, exclusive. Source: Chi et al., Diffusion Policy,
+RSS 2023, and its repository.
+The published board of 512 px is 0.512 m here: 1 px = 1 mm, x right, y down.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+
+STREAM = "policy"
+RATE_HZ = 10.0
+METRES_PER_PIXEL = 1e-3
+ENDS_FILE = "meta/episode_ends/.zarray"
+"""The file by which such a data set is recognised."""
+
+_SHAPES = {"state": (5,), "keypoint": (9, 2), "action": (2,), "img": (96, 96, 3)}
+_RANGE_PX = {"state": (0.0, 512.0), "keypoint": (-100.0, 612.0), "action": (0.0, 512.0)}
+"""Keypoints are corners of a block whose centre is on the board: they may stand out by its size."""
+
+
+def pusht_schema(images: bool) -> EpisodeSchema:
+    """Schema of push-T episodes, with or without the 96x96 camera image."""
+    fields = {
+        "agent": FieldSpec(shape=(2,), unit="m", frame="board", about="pusher x, y"),
+        "keypoints": FieldSpec(shape=(9, 2), unit="m", frame="board", about="points of the T, x y each"),
+        "block_pose": FieldSpec(shape=(3,), unit="m, m, rad", frame="board", about="T x, y, angle about board z"),
+        "action": FieldSpec(shape=(2,), unit="m", frame="board", about="target position of the pusher x, y"),
+    }
+    if images:
+        fields["image"] = FieldSpec(shape=(96, 96, 3), dtype="uint8", unit="u8", about="top view, RGB")
+    return EpisodeSchema(name="push_t", streams={STREAM: StreamSpec(rate_hz=RATE_HZ, fields=fields)})
+
+
+class ReplayBuffer:
+    """The published data set, opened and checked; made by `open_replay_buffer`."""
+
+    def __init__(self, path: Path, group: Any, images: bool) -> None:
+        """Checks the arrays and reads all but the images.
+
+        Raises:
+            HandoffError: names the array that is missing, incomplete, misshapen or implausible.
+        """
+        self.schema = pusht_schema(images)
+        self._path = path
+        self._ends = _read_ends(path, group)
+        names = [name for name in _SHAPES if images or name != "img"]
+        arrays = {name: _checked_array(path, group, name, int(self._ends[-1])) for name in names}
+        self._image = arrays.pop("img", None)
+        self._rows = {name: _read_plausible(path, name, array) for name, array in arrays.items()}
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes in the data set."""
+        return len(self._ends)
+
+    def episodes(self, first: int, stop: int) -> Iterator[tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]]:
+        """Streams and metadata of episodes `[first, stop)` in metres; a few chunks of images are in memory at a time.
+
+        Raises:
+            HandoffError: images that do not decode, or are not whole numbers in 0..255.
+        """
+        starts = np.concatenate([[0], self._ends[:-1]])
+        images = self._images(int(starts[first])) if self._image is not None and first < stop else None
+        held = np.empty((0, *_SHAPES["img"]), np.uint8)
+        for episode in range(first, stop):
+            start, end = int(starts[episode]), int(self._ends[episode])
+            fields = self._metric(slice(start, end))
+            if images is not None:
+                while len(held) < end - start:
+                    held = np.concatenate([held, next(images)])
+                fields["image"], held = held[: end - start], held[end - start :]
+            yield {STREAM: fields}, {"source_episode": episode}
+
+    def _metric(self, rows: slice) -> dict[str, np.ndarray]:
+        state = self._rows["state"][rows].astype(np.float64)
+        pose = np.concatenate([state[:, 2:4] * METRES_PER_PIXEL, state[:, 4:5]], axis=1)
+        fields = {
+            "agent": state[:, :2] * METRES_PER_PIXEL,
+            "keypoints": self._rows["keypoint"][rows].astype(np.float64) * METRES_PER_PIXEL,
+            "block_pose": pose,
+            "action": self._rows["action"][rows].astype(np.float64) * METRES_PER_PIXEL,
+        }
+        return {name: values.astype(np.float32) for name, values in fields.items()}
+
+    def _images(self, start: int) -> Iterator[np.ndarray]:
+        """Blocks of frames from `start` to the end; whole chunks, so that each is decoded once."""
+        rows = self._image.chunks[0]
+        while start < self._image.shape[0]:
+            stop = (start // rows + 1) * rows
+            with _explain_damage(self._path, "img"):
+                block = self._image[start:stop]
+            yield _to_uint8(self._path, block, start)
+            start = stop
+
+
+@contextmanager
+def open_replay_buffer(path: Path, images: bool) -> Iterator[ReplayBuffer]:
+    """Opens the published data set at `path`, a zip or a folder.
+
+    Raises:
+        HandoffError: it is not one, or is damaged; names the file or array, the value and what was expected.
+    """
+    import zarr
+    from zarr.storage import LocalStore, ZipStore
+
+    prefix = find_replay_buffer(path)
+    if prefix is None:
+        raise HandoffError(f"{path}: holds no {ENDS_FILE}, so it is not a diffusion_policy replay buffer.")
+    store = LocalStore(path, read_only=True) if path.is_dir() else ZipStore(path, mode="r")
+    try:
+        with _explain_damage(path, "groups"):
+            group = zarr.open_group(store, path=prefix, mode="r", zarr_format=2)
+        yield ReplayBuffer(path, group, images)
+    finally:
+        store.close()
+
+
+def find_replay_buffer(path: Path) -> str | None:
+    """Folder of the replay buffer inside the zip or folder at `path` ("" for the top), None if there is none.
+
+    Raises:
+        HandoffError: a zip that cannot be read, or several replay buffers.
+    """
+    if path.is_dir():
+        found = [file for depth in ("", "*/", "*/*/") for file in path.glob(depth + ENDS_FILE)]
+        names = [file.relative_to(path).as_posix() for file in found]
+    else:
+        names = [name for name in zip_names(path) if f"/{name}".endswith(f"/{ENDS_FILE}")]
+    if len(names) > 1:
+        raise HandoffError(f"{path}: holds {len(names)} replay buffers ({', '.join(names)}), expected 1.")
+    return names[0].removesuffix(ENDS_FILE).rstrip("/") if names else None
+
+
+def zip_names(path: Path) -> list[str]:
+    """The files inside the zip at `path`.
+
+    Raises:
+        HandoffError: it cannot be read, or is not a whole zip.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise HandoffError(f"{path}: cannot be read as a zip ({error}). Was the download cut short?") from None
+
+
+def _read_ends(path: Path, group: Any) -> np.ndarray:
+    with _explain_damage(path, "meta/episode_ends"):
+        ends = np.asarray(group["meta/episode_ends"][:])
+    if ends.ndim != 1 or len(ends) == 0 or not np.issubdtype(ends.dtype, np.integer):
+        raise HandoffError(f"{path}: meta/episode_ends is {ends.dtype}{ends.shape}, expected integers (E,).")
+    lengths = np.diff(ends, prepend=0)
+    if (lengths <= 0).any():
+        episode = int(np.argmax(lengths <= 0))
+        before = ends[episode] - lengths[episode]
+        raise HandoffError(
+            f"{path}: meta/episode_ends[{episode}] is {ends[episode]}, expected more than {before}. "
+            "Ends must rise; was the file damaged?"
+        )
+    return ends.astype(np.int64)
+
+
+def _checked_array(path: Path, group: Any, name: str, frames: int) -> Any:
+    with _explain_damage(path, f"data/{name}"):
+        array = group[f"data/{name}"]
+        present = array.nchunks_initialized
+    expected = (frames, *_SHAPES[name])
+    if array.shape != expected:
+        raise HandoffError(f"{path}: data/{name} has shape {array.shape}, expected {expected} from meta/episode_ends.")
+    if present != array.nchunks:
+        raise HandoffError(f"{path}: data/{name} has {present} of {array.nchunks} chunks. Was the copy incomplete?")
+    return array
+
+
+def _read_plausible(path: Path, name: str, array: Any) -> np.ndarray:
+    with _explain_damage(path, f"data/{name}"):
+        values = np.asarray(array[:])
+    low, high = _RANGE_PX[name]
+    pixels = values[:, :4] if name == "state" else values
+    bad = ~((pixels >= low) & (pixels <= high))
+    if name == "state":
+        bad = np.concatenate([bad, ~(np.abs(values[:, 4:]) <= 4 * np.pi)], axis=1)
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        limit = "an angle within 4 pi rad" if name == "state" and where[1] == 4 else f"{low:g} to {high:g} px"
+        raise HandoffError(
+            f"{path}: data/{name}{list(where)} is {values[where]}, expected {limit}. "
+            "Is the data already scaled, or damaged?"
+        )
+    return values
+
+
+def _to_uint8(path: Path, block: np.ndarray, start: int) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        image = block.astype(np.uint8)
+    wrong = image != block
+    if wrong.any():
+        where = np.argwhere(wrong)[0]
+        raise HandoffError(
+            f"{path}: data/img[{start + where[0]}, {where[1]}, {where[2]}, {where[3]}] is {block[tuple(where)]}, "
+            "expected a whole number from 0 to 255. Are the images scaled to another range?"
+        )
+    return image
+
+
+@contextmanager
+def _explain_damage(path: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyError:
+        raise HandoffError(f"{path}: {name} is missing. Is it a push-T data set?") from None
+    except (OSError, ValueError, RuntimeError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise HandoffError(f"{path}: {name} cannot be decoded ({error}). Was the file damaged or cut short?") from None

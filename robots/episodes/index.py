@@ -1,0 +1,123 @@
+"""The two small files that make a folder an episode store: its schema, and the index of what is committed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from robots.config import config, to_plain, validate
+from robots.episodes.schema import EpisodeSchema
+from robots.episodes.segment import stored_bytes
+from robots.errors import HandoffError
+
+FORMAT = "handoff.episodes"
+VERSION = 1
+
+
+@config
+class EpisodeRecord:
+    """One committed episode."""
+
+    lengths: dict[str, int]
+    """Samples per stream."""
+    metadata: dict[str, Any]
+
+
+@config
+class SegmentRecord:
+    """One committed segment."""
+
+    name: str
+    """Its folder below `segments`, a number."""
+    stored_bytes: dict[str, int]
+    """File sizes per `stream/field`, to notice an incomplete copy."""
+    episodes: tuple[EpisodeRecord, ...]
+
+
+@config
+class Index:
+    """All that is committed."""
+
+    segments: tuple[SegmentRecord, ...] = ()
+
+    def to_json(self) -> bytes:
+        """What `read_index` reads back."""
+        return json.dumps(asdict(self)).encode()
+
+
+def schema_attributes(schema: EpisodeSchema) -> dict[str, Any]:
+    """Zarr group attributes that declare format, version and schema."""
+    return {"handoff": {"format": FORMAT, "version": VERSION, "schema": to_plain(schema)}}
+
+
+def read_schema(store: Path) -> EpisodeSchema:
+    """The schema of the store at `store`.
+
+    Raises:
+        HandoffError: there is no store, or it is of another format or version.
+    """
+    attributes = _read_json(store, "zarr.json").get("attributes", {}).get("handoff", {})
+    if attributes.get("format") != FORMAT:
+        raise HandoffError(
+            f"{store}: format is {attributes.get('format')!r}, expected '{FORMAT}'. Was this Zarr made by another tool?"
+        )
+    if attributes.get("version") != VERSION:
+        raise HandoffError(
+            f"{store}: format version is {attributes.get('version')!r}, this build reads {VERSION}. "
+            "Was it written by a newer Handoff?"
+        )
+    return validate(EpisodeSchema, attributes.get("schema", {}), "schema")
+
+
+def read_index(store: Path, schema: EpisodeSchema) -> Index:
+    """What is committed in the store at `store`.
+
+    Raises:
+        HandoffError: the index is missing, damaged, or does not belong to `schema`.
+    """
+    try:
+        index = validate(Index, _read_json(store, "index.json"))
+    except HandoffError as error:
+        raise HandoffError(f"{store}/index.json: damaged ({error}).") from None
+    for segment in index.segments:
+        if not segment.name.isdecimal():
+            raise HandoffError(f"{store}/index.json: segment name is '{segment.name}', expected a number.")
+        for record in segment.episodes:
+            if record.lengths.keys() != schema.streams.keys():
+                raise HandoffError(
+                    f"{store}/index.json: an episode has streams {sorted(record.lengths)}, "
+                    f"the schema {sorted(schema.streams)}."
+                )
+    return index
+
+
+def check_complete(store: Path, schema: EpisodeSchema, index: Index) -> None:
+    """Checks that the files of every committed array are there and of full size.
+
+    Raises:
+        HandoffError: names the first array that is missing or cut short.
+    """
+    for segment in index.segments:
+        found = stored_bytes(store / "segments" / segment.name, schema)
+        for name, size in segment.stored_bytes.items():
+            if found.get(name) != size:
+                raise HandoffError(
+                    f"{store}/segments/{segment.name}/{name}: files hold {found.get(name, 0)} bytes, expected {size}. "
+                    "Was the store copied incompletely?"
+                )
+
+
+def _read_json(store: Path, name: str) -> dict[str, Any]:
+    if not store.is_dir():
+        raise HandoffError(f"{store}: no such folder, expected an episode store.")
+    try:
+        value = json.loads((store / name).read_bytes())
+    except FileNotFoundError:
+        raise HandoffError(f"{store}: not an episode store, it has no {name}.") from None
+    except (OSError, ValueError) as error:
+        raise HandoffError(f"{store / name}: cannot be read ({error}). Was it damaged?") from None
+    if not isinstance(value, dict):
+        raise HandoffError(f"{store / name}: holds a {type(value).__name__}, expected a JSON object.")
+    return value

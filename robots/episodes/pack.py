@@ -1,0 +1,60 @@
+"""One store as one zip file, to ship it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+from robots.episodes.durable import explain_write_errors, sync_tree
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def pack_store(store: Path, out_zip: Path) -> str:
+    """Writes what is committed in `store` to `out_zip` and returns the zip's sha256; equal stores give equal zips.
+
+    Raises:
+        HandoffError: no readable store, or no room.
+    """
+    EpisodeStore.open(store, "r")
+    committed = [path for path in sorted(store.rglob("*")) if path.is_file() and not _private(path, store)]
+    aside = out_zip.with_name(f".{out_zip.name}.partial")
+    with explain_write_errors(out_zip, "the store was not packed"):
+        with zipfile.ZipFile(aside, "w") as archive:
+            for path in committed:
+                entry = zipfile.ZipInfo(path.relative_to(store).as_posix(), date_time=_EPOCH)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, path.read_bytes())
+        os.replace(aside, out_zip)
+    return hashlib.sha256(out_zip.read_bytes()).hexdigest()
+
+
+def unpack_store(packed: Path, out: Path) -> Path:
+    """Extracts a packed store to the new folder `out`, whole or not at all, and returns `out`.
+
+    Raises:
+        HandoffError: not a packed store, damaged, `out` exists, or no room.
+    """
+    if out.exists():
+        raise HandoffError(f"{out}: already exists; choose another path.")
+    aside = out.with_name(f".{out.name}.partial")
+    with explain_write_errors(out, f"{packed} was not unpacked"):
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            with zipfile.ZipFile(packed) as archive:
+                archive.extractall(aside)
+        except zipfile.BadZipFile as error:
+            raise HandoffError(f"{packed}: cannot be read as a zip ({error}). Was the download cut short?") from None
+        EpisodeStore.open(aside, "r")
+        sync_tree(aside)
+        os.rename(aside, out)
+    return out
+
+
+def _private(path: Path, store: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(store).parts)

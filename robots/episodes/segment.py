@@ -1,0 +1,110 @@
+"""One segment of an episode store: a Zarr group per stream, an array per field, written once and never again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from robots.episodes.schema import EpisodeSchema
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+
+if TYPE_CHECKING:
+    import zarr
+
+_IMAGE_BYTES = 4096
+"""A sample this large is stored in few-sample chunks, so that a window of it decodes little else."""
+
+
+def write_segment(
+    path: Path, schema: EpisodeSchema, episodes: Sequence[Mapping[str, Mapping[str, np.ndarray]]]
+) -> None:
+    """Writes checked `episodes` one after another into a new Zarr group at `path`. Not flushed to the disk.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
+    import zarr
+
+    segment = zarr.create_group(path, zarr_format=3)
+    for stream, spec in schema.streams.items():
+        group = segment.create_group(stream, attributes={"rate_hz": spec.rate_hz})
+        for name, field in spec.fields.items():
+            _write_array(group, name, field, np.concatenate([episode[stream][name] for episode in episodes]))
+
+
+def stored_bytes(path: Path, schema: EpisodeSchema) -> dict[str, int]:
+    """Size of the files of every array, `{"stream/field": bytes}`; 0 for an array that is not there."""
+    names = [f"{stream}/{field}" for stream, spec in schema.streams.items() for field in spec.fields]
+    return {name: _folder_bytes(path / name) for name in names}
+
+
+def open_field(path: Path, stream: str, field: str) -> zarr.Array[Any]:
+    """The array of one field, for reading.
+
+    Raises:
+        HandoffError: it is missing or its metadata is damaged.
+    """
+    import zarr
+
+    try:
+        return zarr.open_array(path / stream / field, mode="r", zarr_format=3)
+    except (OSError, ValueError, KeyError) as error:
+        raise HandoffError(
+            f"{path / stream / field}: array cannot be opened ({error}). Was the store damaged?"
+        ) from None
+
+
+def read_rows(array: zarr.Array[Any], start: int, stop: int) -> np.ndarray:
+    """Rows `[start, stop)`.
+
+    Raises:
+        HandoffError: the stored bytes do not decode, or fail their checksum.
+    """
+    try:
+        return np.asarray(array[start:stop])
+    except (OSError, ValueError, RuntimeError) as error:
+        raise HandoffError(
+            f"{array.store_path}: samples {start} to {stop} cannot be decoded ({error}). "
+            "Was a file damaged or cut short?"
+        ) from None
+
+
+def _write_array(group: zarr.Group, name: str, field: FieldSpec, values: np.ndarray) -> None:
+    from zarr.codecs import ZstdCodec
+
+    chunk, shard = _rows(field, len(values))
+    array = group.create_array(
+        name,
+        shape=values.shape,
+        dtype=values.dtype,
+        chunks=(chunk, *field.shape),
+        shards=(shard, *field.shape),
+        compressors=ZstdCodec(level=3, checksum=True),
+        chunk_key_encoding={"name": "default", "separator": "."},
+        attributes={"unit": field.unit, "frame": field.frame, "about": field.about},
+        # A chunk left out because it equals the fill value would read -0.0 back as 0.0, and look like a lost file.
+        config={"write_empty_chunks": True},
+    )
+    for start in range(0, len(values), shard):
+        array[start : start + shard] = values[start : start + shard]
+
+
+def _rows(field: FieldSpec, samples: int) -> tuple[int, int]:
+    """Samples per chunk and per shard: 16 and 1600 for images (measured best for windows of 16), else more."""
+    large = prod(field.shape) * np.dtype(field.dtype).itemsize >= _IMAGE_BYTES
+    chunk = min(16 if large else 2048, samples)
+    chunks = min(100 if large else 32, -(-samples // chunk))
+    return chunk, chunk * chunks
+
+
+def _folder_bytes(folder: Path) -> int:
+    if not folder.is_dir():
+        return 0
+    with os.scandir(folder) as entries:
+        return sum(entry.stat().st_size for entry in entries)

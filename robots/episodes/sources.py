@@ -1,0 +1,218 @@
+"""Where the push-T demonstrations come from: the first of a fixed order of places that has them."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import urllib.request
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from robots.config import config
+from robots.episodes.demonstrations import identify
+from robots.episodes.durable import write_atomically
+from robots.errors import HandoffError
+from robots.types import Progress, no_progress
+
+PUSHT_URL = "https://diffusion-policy.cs.columbia.edu/data/training/pusht.zip"
+"""The archive that the authors of Diffusion Policy publish."""
+
+Kind = Literal["argument", "environment", "shared", "cache", "download", "shipped"]
+
+_NAMES = {
+    "pusht": (
+        "pusht/pusht_cchi_v7_replay.zarr.zip",
+        "pusht_cchi_v7_replay.zarr.zip",
+        "pusht/pusht_cchi_v7_replay.zarr",
+        "pusht_cchi_v7_replay.zarr",
+        "pusht.zip",
+    )
+}
+"""Where in a folder of data sets each one is looked for."""
+
+
+@config
+class Source:
+    """The demonstrations that were found."""
+
+    kind: Kind
+    path: Path
+    line: str
+    """One sentence for reports: which demonstrations were used, and why not better ones."""
+
+
+def find_demonstrations(
+    *,
+    name: str = "pusht",
+    data: Path | None = None,
+    cache: Path | None = None,
+    download: bool = True,
+    shipped: Path,
+    url: str = PUSHT_URL,
+    timeout_s: float = 5.0,
+    progress: Progress = no_progress,
+) -> Source:
+    """Finds demonstrations: `data`, $HANDOFF_DATA, ../shared/data, the cache, the published download, the shipped set.
+
+    Args:
+        name: the data set; `pusht` is known.
+        data: a file or folder that must then hold it.
+        cache: where downloads are kept; the user's cache folder by default.
+        download: whether the network may be used.
+        shipped: the small set that comes with Handoff (`*.zarr.zip`), its manifest beside it (`*.json`).
+        url: what to download.
+        timeout_s: longest silence of the server [s].
+        progress: counts downloaded bytes.
+
+    Raises:
+        HandoffError: a place that was named has no such data, data that is there is damaged, or nothing was found.
+    """
+    if name not in _NAMES:
+        raise HandoffError(f"demonstrations '{name}': unknown, expected one of {sorted(_NAMES)}.")
+    cache = cache or default_cache()
+    if data is not None:
+        return _found("argument", _named_place(Path(data).expanduser(), name, "data="), f"{name} from data=")
+    if environment := os.environ.get("HANDOFF_DATA"):
+        return _found(
+            "environment", _named_place(Path(environment), name, "$HANDOFF_DATA"), f"{name} from $HANDOFF_DATA"
+        )
+    if path := _inside(Path("../shared/data"), name):
+        return _found("shared", path.resolve(), f"{name} from ../shared/data")
+    if path := _inside(cache, name):
+        return _found("cache", path, f"{name} from the cache of an earlier download")
+    tried = f"nothing at data=, $HANDOFF_DATA, ../shared/data or {cache}"
+    if not download:
+        return _shipped(shipped, f"{tried}; download switched off")
+    try:
+        path = fetch(url, cache / f"{name}.zip", timeout_s, progress)
+    except (OSError, http.client.HTTPException) as error:
+        return _shipped(shipped, f"{tried}; {url}: {getattr(error, 'reason', None) or error}")
+    return _found("download", path, f"{name} downloaded from {url}")
+
+
+def fetch(url: str, path: Path, timeout_s: float, progress: Progress = no_progress) -> Path:
+    """Downloads the zip at `url` to `path`, which appears whole or not at all.
+
+    Raises:
+        OSError: unreachable, silent for `timeout_s`, cut short, not a zip, or no room.
+        http.client.HTTPException: a garbled answer.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer, aside.open("wb") as file:
+            total = int(answer.headers.get("Content-Length") or 0)
+            done = 0
+            while block := answer.read(1 << 18):
+                file.write(block)
+                done += len(block)
+                progress(done, max(total, done), f"downloading {path.name}")
+            file.flush()
+            os.fsync(file.fileno())
+        if done < total:
+            raise OSError(f"download cut short at {done} of {total} bytes")
+        if not zipfile.is_zipfile(aside):
+            raise OSError("the server sent something that is not a zip")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return path
+
+
+def source_digest(source: Source, cache: Path | None = None) -> str:
+    """sha256 of the source's content (of a folder: of every file's name and content).
+
+    Remembered under `cache` by path, size and time of change, so that asking again is cheap.
+
+    Raises:
+        HandoffError: the source cannot be read.
+    """
+    memory = (cache or default_cache()) / "digests.json"
+    path = source.path.resolve()
+    try:
+        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        stats = [(file.relative_to(path).as_posix(), file.stat()) for file in files]
+        seen = hashlib.sha256(repr([(name, s.st_size, s.st_mtime_ns) for name, s in stats]).encode()).hexdigest()
+        known = _read_memory(memory)
+        if known.get(str(path), {}).get("seen") == seen:
+            return known[str(path)]["digest"]
+        digest = _digest(path, files)
+    except OSError as error:
+        raise HandoffError(f"{path}: cannot be read ({error}). Was it moved?") from None
+    with suppress(OSError):  # a read-only home only costs the next call its shortcut
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(memory, json.dumps({**known, str(path): {"seen": seen, "digest": digest}}).encode())
+    return digest
+
+
+def default_cache() -> Path:
+    """`$XDG_CACHE_HOME/handoff`, by default `~/.cache/handoff`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "handoff"
+
+
+def _found(kind: Kind, path: Path, what: str) -> Source:
+    holds = identify(path)
+    about = "official human demonstrations" if holds == "replay_buffer" else "recorded episodes"
+    return Source(kind=kind, path=path, line=f"{about}, {what} ({path.name})")
+
+
+def _named_place(place: Path, name: str, said: str) -> Path:
+    if not place.exists():
+        raise HandoffError(
+            f"{said}{'' if said.endswith('=') else '='}{place}: no such file or folder. Is the path misspelt?"
+        )
+    if place.is_file():
+        return place
+    return _inside(place, name) or place
+
+
+def _inside(folder: Path, name: str) -> Path | None:
+    return next((folder / known for known in _NAMES[name] if (folder / known).exists()), None)
+
+
+def _shipped(shipped: Path, tried: str) -> Source:
+    manifest = shipped.with_name(shipped.name.removesuffix(".zarr.zip") + ".json")
+    if not shipped.exists() or not manifest.exists():
+        missing = shipped if not shipped.exists() else manifest
+        raise HandoffError(
+            f"push-T demonstrations: none found ({tried}; {missing} is missing). "
+            "Set data= or $HANDOFF_DATA to pusht_cchi_v7_replay.zarr.zip, or allow the download."
+        )
+    try:
+        stated = json.loads(manifest.read_text())["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HandoffError(f"{manifest}: no readable provenance with a 'sha256' ({error}). Was it edited?") from None
+    found = _digest(shipped, [shipped])
+    if found != stated:
+        raise HandoffError(
+            f"{shipped}: sha256 is {found}, its manifest says {stated}. Was one updated without the other?"
+        )
+    identify(shipped)
+    return Source(
+        kind="shipped",
+        path=shipped,
+        line=f"Handoff's own small state-only rollouts ({shipped.name}), not the human demonstrations: {tried}",
+    )
+
+
+def _digest(root: Path, files: list[Path]) -> str:
+    """sha256 of the one file `root`, or of the names and digests of `files` below it."""
+    if files == [root]:
+        with root.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    total = hashlib.sha256()
+    for file in files:
+        total.update(f"{file.relative_to(root).as_posix()}\0{_digest(file, [file])}\n".encode())
+    return total.hexdigest()
+
+
+def _read_memory(memory: Path) -> dict[str, dict[str, str]]:
+    try:
+        known = json.loads(memory.read_bytes())
+    except (OSError, ValueError):  # absent or damaged: only a shortcut is lost
+        return {}
+    return known if isinstance(known, dict) else {}

@@ -1,0 +1,62 @@
+"""What the FCI twin needs from a simulated arm."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+
+class World(Protocol):
+    """An FR3 with a tool in some surroundings, advanced 1 ms at a time.
+
+    The arrays are the world's own buffers, overwritten by the next `step`: copy what must last. A task adds methods of
+    its own (`reset`, object poses), which the twin calls by name between steps.
+    """
+
+    ee_mass: float
+    """Mass of the end effector [kg]; the world compensates its gravity, as the robot does once it is configured."""
+    ee_com: np.ndarray
+    """(3,) its centre of mass in the flange frame [m]."""
+    ee_inertia: np.ndarray
+    """(3, 3) its inertia about the centre of mass, flange axes [kg m^2]."""
+    flange_T_ee: np.ndarray  # noqa: N815  (libfranka's word)
+    """(4, 4) end-effector frame in the flange frame [m]."""
+
+    @property
+    def time(self) -> float:
+        """Seconds since the last reset."""
+        ...
+
+    @property
+    def q(self) -> np.ndarray:
+        """(7,) joint positions [rad]."""
+        ...
+
+    @property
+    def dq(self) -> np.ndarray:
+        """(7,) joint velocities [rad/s]."""
+        ...
+
+    @property
+    def tau_J(self) -> np.ndarray:  # noqa: N802  (libfranka's word)
+        """(7,) joint torques of the last step [Nm], gravity included (libfranka's `tau_J`)."""
+        ...
+
+    @property
+    def tau_ext(self) -> np.ndarray:
+        """(7,) joint torques J^T F [Nm] of the forces that the surroundings exerted on the arm in the last step."""
+        ...
+
+    @property
+    def base_T_ee(self) -> np.ndarray:  # noqa: N802  (frame notation)
+        """(4, 4) end-effector pose at the present `q` [m]; a new array."""
+        ...
+
+    def step(self, tau: np.ndarray) -> None:
+        """Advances exactly 1 ms under joint torques `tau` (7,) [Nm] that exclude gravity (libfranka's convention).
+
+        Raises:
+            HandoffError: a torque or the state is not finite.
+        """
+        ...

@@ -1,0 +1,150 @@
+"""Records successful rollouts of a trained policy: the small set for machines that cannot reach the demonstrations."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robots.config import config, to_plain
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+from robots.types import Policy, Progress
+from sim.evaluate import EvaluateConfig, digest, protocol_of, run_episodes
+from sim.gym import RATE_HZ
+from sim.rollout import Chunking, Episode
+from sim.tasks.push_t import SUCCESS_COVERAGE
+
+FIELDS = {
+    "agent": FieldSpec(shape=(2,), unit="m", frame="board", about="x, y of the pusher"),
+    "keypoints": FieldSpec(shape=(9, 2), unit="m", frame="board", about="x, y of nine points fixed to the T"),
+    "block_pose": FieldSpec(shape=(3,), unit="m, m, rad", frame="board", about="x, y, angle of the T"),
+    "action": FieldSpec(shape=(2,), unit="m", frame="board", about="x, y of the pusher's target"),
+}
+
+MAX_TEST_SEEDS = 100_000
+"""Seeds from the first test seed on that no recording may start from."""
+
+
+@config
+class RecordConfig:
+    """Which rollouts are run and which are kept."""
+
+    first_seed: int = 500_000
+    """Attempt i starts from seed `first_seed + i`, far from the seeds of evaluation."""
+    attempts: int = 400
+    """Episodes run."""
+    keep: int = 200
+    """Successful episodes kept, the first ones in the order of seeds."""
+    max_steps: int = 300
+    """Time limit of an attempt [control periods of 0.1 s]."""
+    batch: int = 50
+    """Attempts stepped together."""
+    workers: int = 1
+    """Processes; the result does not depend on their number."""
+    quantum: float = 1e-4
+    """Grid that every stored number is rounded to [m, rad]; it makes the packed set small. 0 keeps full float32."""
+    policy: str
+    """Digest of the policy artifact that acts."""
+    code_version: str
+    """Version of the code that records."""
+    date: str
+    """Day of the recording, ISO 8601."""
+
+
+def record_rollouts(
+    config: RecordConfig,
+    make_policy: Callable[[], Policy],
+    chunking: Chunking,
+    out: Path,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Writes `store.zarr` (stream `policy`, 10 Hz, `FIELDS`) and its provenance, `provenance.json`, to `out`.
+
+    An episode's frames are observation and action of each control period until success, so frame t holds the action
+    taken on seeing observation t. Its metadata tell `seed`, `coverage` and `success`.
+
+    Args:
+        config: which rollouts.
+        make_policy: loads the policy; called once in each process, picklable when `workers` > 1.
+        chunking: shapes agreed with the policy.
+        out: existing folder; files of an earlier attempt are replaced.
+        progress: counts control periods of all attempts.
+
+    Returns:
+        The provenance.
+
+    Raises:
+        HandoffError: seeds that belong to evaluation, or fewer successes than are to be kept.
+    """
+    _check_seeds(config)
+    seeds = range(config.first_seed, config.first_seed + config.attempts)
+    episodes = run_episodes(
+        make_policy, chunking, seeds, config.max_steps, config.batch, config.workers, progress, record=True
+    )
+    solved = [episode for episode in episodes if episode.success]
+    if len(solved) < config.keep:
+        raise HandoffError(
+            f"record: {len(solved)} of {config.attempts} attempts succeeded, {config.keep} are to be kept. "
+            "Raise `attempts`, or train the policy longer."
+        )
+    kept = solved[: config.keep]
+    _store(kept, config.quantum, out / "store.zarr")
+    provenance = _provenance(config, chunking, episodes, kept)
+    (out / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
+    return provenance
+
+
+def _check_seeds(config: RecordConfig) -> None:
+    test = range(EvaluateConfig().first_seed, EvaluateConfig().first_seed + MAX_TEST_SEEDS)
+    if config.first_seed < test.stop and config.first_seed + config.attempts > test.start:
+        raise HandoffError(
+            f"record: seeds {config.first_seed}..{config.first_seed + config.attempts - 1} meet the test seeds "
+            f"{test.start}..{test.stop - 1}. Training data from them would spoil every evaluation."
+        )
+
+
+def _store(episodes: list[Episode], quantum: float, path: Path) -> None:
+    from robots.episodes.schema import EpisodeSchema, StreamSpec
+    from robots.episodes.store import EpisodeStore
+
+    shutil.rmtree(path, ignore_errors=True)
+    schema = EpisodeSchema(name="push_t", streams={"policy": StreamSpec(rate_hz=RATE_HZ, fields=FIELDS)})
+    with EpisodeStore.create(path, schema) as store, store.writer() as writer:
+        for episode in episodes:
+            assert episode.trajectory is not None
+            frames = {name: _quantise(episode.trajectory[name], quantum) for name in FIELDS}
+            metadata = {"seed": episode.seed, "coverage": episode.coverage, "success": episode.success}
+            writer.append({"policy": frames}, metadata)
+
+
+def _quantise(values: np.ndarray, quantum: float) -> np.ndarray:
+    if quantum == 0.0:
+        return values.astype(np.float32)
+    return (np.round(values.astype(np.float64) / quantum) * quantum).astype(np.float32)
+
+
+def _provenance(
+    config: RecordConfig, chunking: Chunking, episodes: list[Episode], kept: list[Episode]
+) -> dict[str, Any]:
+    protocol = protocol_of(
+        EvaluateConfig(first_seed=config.first_seed, episodes=config.attempts, max_steps=config.max_steps)
+    )
+    return {
+        "about": "Rollouts of a policy that Handoff trained on the published push-T demonstrations, in gym-pusht.",
+        "filter": f"the first {config.keep} attempts, by seed, whose coverage exceeded {SUCCESS_COVERAGE}",
+        "config": to_plain(config),
+        "execution": to_plain(chunking),
+        "protocol": protocol,
+        "protocol_digest": digest(protocol),
+        "attempts": len(episodes),
+        "successes": sum(episode.success for episode in episodes),
+        "score_of_attempts": float(np.mean([episode.reward for episode in episodes])),
+        "episodes": len(kept),
+        "frames": sum(episode.steps for episode in kept),
+        "seeds": [episode.seed for episode in kept],
+    }

@@ -1,0 +1,40 @@
+"""A stage for tests: adds one to what its inputs hold, keeps count of its runs, and can be told to fail."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from robots.config import config
+from robots.errors import HandoffError
+from robots.types import Progress
+
+
+@config
+class CountingConfig:
+    value: int = 0
+    tally: str = ""
+    fail: str = ""
+
+
+def run(config: CountingConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+    if config.tally:
+        with open(config.tally, "a") as file:
+            file.write("ran\n")
+    resumed = (out / "half.txt").exists()
+    (out / "half.txt").write_text("half")
+    progress(1, 2, "half way")
+    match config.fail:
+        case "error":
+            raise HandoffError("counting: value 3, limit 2. Too many?")
+        case "bug":
+            raise ZeroDivisionError("a bug")
+        case "exit":
+            os._exit(7)
+        case "full":
+            raise OSError(28, "No space left on device", "somewhere/result.txt")
+    total = config.value + sum(int((path / "result.txt").read_text()) for path in inputs.values())
+    (out / "result.txt").write_text(str(total))
+    progress(2, 2)
+    return {"total": total, "resumed": resumed}

@@ -1,0 +1,95 @@
+"""Where the simulated robot and the robot's own software meet: frames, repeatability, faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows.stages import deploy
+from flows.stages.deploy import DeployConfig
+from real.loop import LoopConfig
+from real.plane import Plane, PlaneConfig
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError, SafetyError
+from robots.types import no_progress
+from sim.fci.twin import TwinConfig
+from sim.tasks import push_t
+from tests.real.onnx_models import save_policy
+
+CONFIG = DeployConfig(starts=1, videos=0, loop=LoopConfig(max_steps=6))
+
+
+def on(host: str, **changes: object) -> DeployConfig:
+    return replace(CONFIG, twin=TwinConfig(host=host), **changes)  # type: ignore[arg-type]
+
+
+def save_bundle(folder: Path, scale: float = 0.01) -> Path:
+    bundle = folder / "bundle"
+    bundle.mkdir()
+    save_policy(bundle / "policy.onnx", scale=scale)
+    return bundle
+
+
+@pytest.mark.parametrize("xy", [(0.0, 0.0), (0.256, 0.256), (0.1, 0.4)])
+def test_robot_and_world_agree_on_where_the_board_lies(xy: tuple[float, float]) -> None:
+    pose = Plane(PlaneConfig()).pose(np.array(xy))
+    expected = push_t.base_from_board(np.array(xy), push_t.PUSHER_CLEARANCE)
+    np.testing.assert_allclose(pose[:3, 3], expected, atol=1e-12)
+    np.testing.assert_allclose(pose[:3, :3], push_t.BASE_R_PUSHER, atol=1e-12)
+
+
+def test_two_runs_give_bit_identical_robot_states(tmp_path: Path) -> None:
+    bundle = save_bundle(tmp_path)
+    recorded = []
+    for name in ("one", "two"):
+        out = tmp_path / name
+        out.mkdir()
+        metrics = deploy.run(on("127.0.78.1"), {"bundle": bundle}, out, no_progress)
+        assert metrics["lost_packets"] == 0
+        assert metrics["command_success_rate"] == 1.0
+        recorded.append(EpisodeStore.open(out / "store.zarr").read(0, "robot"))
+    one, two = recorded
+    assert len(one["q"]) == 599, "6 policy steps of 100 ms; the client's newest state is one tick behind the world"
+    assert {name: one[name].tobytes() == two[name].tobytes() for name in one} == dict.fromkeys(one, True)
+
+
+def test_dead_twin_ends_the_run_in_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = save_bundle(tmp_path)
+    look = deploy.Scene.look
+
+    def kill_then_look(scene: deploy.Scene) -> np.ndarray:
+        if scene.best > 0.0:
+            process = scene.twin._process
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+        scene.best = 1e-9
+        return look(scene)
+
+    monkeypatch.setattr(deploy.Scene, "look", kill_then_look)
+    with pytest.raises(HandoffError, match=r"twin 127.0.78.2: the process has died \(signal SIGKILL\)"):
+        deploy.run(on("127.0.78.2"), {"bundle": bundle}, tmp_path, no_progress)
+
+
+def test_nan_actions_never_reach_the_arm(tmp_path: Path) -> None:
+    bundle = save_bundle(tmp_path, scale=float("nan"))
+    with pytest.raises(SafetyError, match="nan"):
+        deploy.run(on("127.0.78.3"), {"bundle": bundle}, tmp_path, no_progress)
+    assert EpisodeStore.open(tmp_path / "store.zarr").num_episodes == 0
+
+
+def test_used_port_is_named(tmp_path: Path) -> None:
+    import socket
+
+    bundle = save_bundle(tmp_path)
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.78.4", 1337))
+        squatter.listen()
+        with pytest.raises(HandoffError, match=r"127\.0\.78\.4:1337"):
+            deploy.run(on("127.0.78.4"), {"bundle": bundle}, tmp_path, no_progress)

@@ -1,0 +1,144 @@
+"""The whole chain, small: every stage for real, through Prefect, the command line and the FCI twin."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robots.episodes.store import EpisodeStore
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = [
+    "ingest",
+    "pretrain",
+    "evaluate_teacher",
+    "distil",
+    "evaluate_student",
+    "evaluate_control",
+    "export_teacher",
+    "export",
+    "gate",
+    "deploy",
+]
+METRICS = [
+    "pusht_score",
+    "pusht_success",
+    "student_score",
+    "student_success",
+    "one_step_control_success",
+    "student_speedup",
+    "parity",
+    "latency_p50_ms",
+    "latency_p99_ms",
+    "twin_realtime_factor",
+    "twin_lost_packets",
+    "twin_coverage",
+    "prefect_share",
+    "peak_memory_gb",
+    "total_seconds",
+]
+
+
+def handoff(*arguments: str, home: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PREFECT_HOME": str(home / "prefect"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "flows", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    if check:
+        assert result.returncode == 0, result.stderr[-3000:]
+    return result
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs folder after `handoff run smoke`."""
+    folder = tmp_path_factory.mktemp("runs")
+    handoff("run", "smoke", f"runs={folder}", "deploy.twin.host=127.0.77.1", home=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def summary(runs: Path) -> dict:
+    return json.loads((runs / "smoke" / "summary.json").read_text())
+
+
+def test_every_stage_ran_and_every_metric_is_there(summary: dict) -> None:
+    assert list(summary["stages"]) == STAGES
+    assert {row["status"] for row in summary["stages"].values()} == {"done"}
+    assert [name for name in METRICS if summary["metrics"].get(name) is None] == []
+
+
+def test_source_of_the_demonstrations_is_named(summary: dict) -> None:
+    assert "push-T" in summary["source"] or "pusht" in summary["source"]
+
+
+def test_onnx_agrees_with_torch_and_no_packet_is_lost(summary: dict) -> None:
+    assert summary["metrics"]["parity"] <= 1e-5
+    assert summary["metrics"]["twin_lost_packets"] == 0
+    assert summary["metrics"]["twin_success_rate"] == 1.0
+
+
+def test_deployment_is_recorded_as_episodes(runs: Path) -> None:
+    store = EpisodeStore.open(runs / "smoke" / "deploy" / "store.zarr")
+    assert store.num_episodes == 2
+    robot, policy = store.read(0, "robot"), store.read(0, "policy")
+    assert len(policy["action"]) == 20
+    assert len(robot["q"]) == 1999, "20 policy steps of 100 ms; the client's newest state is one tick behind the world"
+    assert np.abs(np.diff(robot["time"]) - 1e-3).max() < 1e-9
+    assert np.isfinite(robot["tau_J_d"]).all()
+    assert np.abs(robot["tau_J_d"]).max() > 0.01
+
+
+def test_report_links_only_files_that_exist(runs: Path) -> None:
+    import re
+
+    folder = runs / "smoke"
+    sources = re.findall(r"src='([^']+)'", (folder / "report.html").read_text())
+    assert len(sources) >= 6
+    assert [source for source in sources if not (folder / source).is_file()] == []
+
+
+def test_second_run_is_all_cached(runs: Path, summary: dict) -> None:
+    handoff("run", "smoke", f"runs={runs}", "deploy.twin.host=127.0.77.1", home=runs)
+    again = json.loads((runs / "smoke" / "summary.json").read_text())
+    assert all(row["cached"] for row in again["stages"].values())
+    assert {name: row["digest"] for name, row in again["stages"].items()} == {
+        name: row["digest"] for name, row in summary["stages"].items()
+    }
+
+
+def test_explain_reaches_the_demonstrations(runs: Path) -> None:
+    text = handoff("explain", str(runs / "smoke" / "deploy"), "--verify", home=runs).stdout
+    assert [f"{name} (" in text for name in ("deploy", "gate", "export", "distil", "pretrain", "ingest")] == [True] * 6
+    assert "sha256" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "demo", "pretrain.trainning.steps=3"], "unknown key 'pretrain.trainning.steps'"),
+        (["run", "demo", "ingest.data=nowhere.zip"], "nowhere.zip"),
+        (["run", "nothing"], "configs/nothing.yaml does not exist"),
+        (["explain", "nowhere"], "nowhere does not exist"),
+    ],
+)
+def test_bad_input_is_one_line_and_an_exit_code(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = handoff(*arguments, home=tmp_path, check=False)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_failing_gate_stops_the_flow(runs: Path) -> None:
+    overrides = [f"runs={runs}", "name=gated", "deploy.twin.host=127.0.77.1", "gate.min_speedup=1e6"]
+    result = handoff("run", "smoke", *overrides, home=runs, check=False)
+    assert result.returncode == 1
+    assert "was not released" in result.stderr
+    assert not (runs / "gated" / "summary.json").exists()
+    assert not any(path.name.startswith("deploy") and "partial" in path.name for path in (runs / "artifacts").iterdir())

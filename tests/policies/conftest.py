@@ -1,0 +1,51 @@
+"""Small demonstrations: a point that is pulled to a goal, four entries of observation, two of action."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from policies.config import DiffusionPolicyConfig
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.store import EpisodeStore
+from robots.spec import FieldSpec
+
+TINY = DiffusionPolicyConfig(
+    observation_fields=("goal", "agent"),
+    horizon=4,
+    n_action_steps=2,
+    train_timesteps=20,
+    inference_steps=4,
+    width=16,
+    blocks=1,
+    time_embedding=8,
+)
+
+_POINT = FieldSpec(shape=(2,), unit="m", frame="board")
+
+
+def write_demonstrations(demos: Path, actions: Sequence[np.ndarray], goal: np.ndarray | None = None) -> Path:
+    """A store in the directory `demos` whose agents follow `actions`, one (T, 2) array per episode, one step behind."""
+    demos.mkdir(parents=True, exist_ok=True)
+    schema = EpisodeSchema(
+        name="point",
+        streams={"policy": StreamSpec(rate_hz=10.0, fields={"goal": _POINT, "agent": _POINT, "action": _POINT})},
+    )
+    with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
+        for action in actions:
+            agent = np.concatenate([np.zeros((1, 2)), action[:-1]])
+            goals = np.broadcast_to(action[-1] if goal is None else goal, action.shape)
+            writer.append({"policy": {"goal": goals, "agent": agent, "action": action}}, {})
+    return demos
+
+
+@pytest.fixture(scope="session")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve straight reaches of ten to twenty-one steps."""
+    rng = np.random.default_rng(0)
+    lengths = range(10, 22)
+    actions = [rng.uniform(0.1, 0.4, 2) * np.linspace(0.1, 1.0, length)[:, None] for length in lengths]
+    return write_demonstrations(tmp_path_factory.mktemp("demos"), actions)

@@ -1,0 +1,29 @@
+"""Runs a training in a process of its own that is killed with SIGKILL at one call of its progress."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+
+def run_until_killed(call: int, train: Callable[..., Any], *arguments: Any) -> None:
+    """Calls `train(*arguments, progress)` in a spawned process, which dies at progress call number `call`."""
+    process = multiprocessing.get_context("spawn").Process(target=_train, args=(call, train, arguments))
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def _train(call: int, train: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    left = call
+
+    def progress(done: int, total: int, note: str = "") -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train(*arguments, progress)

@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from policies.checkpoint import save_policy
+from policies.diffusion import DiffusionPolicy, load_policy
+from policies.normalize import MinMaxStatistics
+from robots.errors import HandoffError
+from tests.policies.conftest import TINY
+from tests.policies.test_checkpoint import CARD
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained policy with weights large enough to matter, for actions from -0.1 to 0.3 m."""
+    path = tmp_path_factory.mktemp("policy")
+    torch.manual_seed(0)
+    module = DiffusionPolicy(TINY, observation_size=4, action_size=2)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    statistics = MinMaxStatistics(2)
+    statistics.update(np.array([[-0.1, -0.1], [0.3, 0.3]]))
+    module.normalize_action.fit(statistics)
+    save_policy(path, CARD, module.state_dict())
+    return path
+
+
+def inputs(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.uniform(0, 0.5, (rows, 2, 4)).astype(np.float32), rng.standard_normal((rows, 4, 2), dtype=np.float32)
+
+
+def test_the_same_noise_gives_the_same_chunk(saved: Path):
+    policy = load_policy(saved)
+    assert np.array_equal(policy(*inputs(5)), policy(*inputs(5)))
+
+
+def test_other_noise_gives_another_chunk(saved: Path):
+    policy = load_policy(saved)
+    observation, _ = inputs(5)
+    assert np.abs(policy(observation, inputs(5, 1)[1]) - policy(observation, inputs(5, 2)[1])).max() > 1e-3
+
+
+def test_rows_do_not_depend_on_their_batch(saved: Path):
+    policy = load_policy(saved)
+    observation, noise = inputs(64)
+    alone = np.concatenate([policy(observation[i : i + 1], noise[i : i + 1]) for i in range(64)])
+    assert np.abs(policy(observation, noise) - alone).max() / 0.2 <= 1e-5
+
+
+def test_actions_stay_within_the_range_of_the_demonstrations(saved: Path):
+    action = load_policy(saved)(*inputs(200))
+    assert action.min() >= -0.1 - 1e-6
+    assert action.max() <= 0.3 + 1e-6
+
+
+def test_the_number_of_steps_can_be_overridden(saved: Path):
+    own, same, one = (load_policy(saved, steps)(*inputs(5)) for steps in (None, TINY.inference_steps, 1))
+    assert np.array_equal(own, same)
+    assert not np.allclose(own, one)
+
+
+def test_steps_that_do_not_divide_the_schedule_are_refused(saved: Path):
+    with pytest.raises(HandoffError, match="3 steps, expected a divisor"):
+        load_policy(saved, 3)
+
+
+@pytest.mark.parametrize(
+    ("observation", "noise", "name"),
+    [((2, 4), (1, 4, 2), "observation"), ((1, 2, 3), (1, 4, 2), "observation"), ((2, 2, 4), (2, 3, 2), "noise")],
+)
+def test_a_wrong_shape_is_named(saved: Path, observation: tuple[int, ...], noise: tuple[int, ...], name: str):
+    with pytest.raises(HandoffError, match=f"{name} has shape"):
+        load_policy(saved)(np.zeros(observation, np.float32), np.zeros(noise, np.float32))
+
+
+def test_an_observation_that_is_not_finite_is_refused(saved: Path):
+    observation, noise = inputs(2)
+    observation[1, 0, 2] = np.nan
+    with pytest.raises(HandoffError, match="observation holds a value that is not finite"):
+        load_policy(saved)(observation, noise)
+
+
+def test_a_missing_policy_is_named(tmp_path: Path):
+    with pytest.raises(HandoffError, match="no policy is here"):
+        load_policy(tmp_path / "nowhere")
+
+
+def test_weights_of_another_size_are_named(saved: Path, tmp_path: Path):
+    module = DiffusionPolicy(TINY, observation_size=5, action_size=2)
+    save_policy(tmp_path, CARD, module.state_dict())
+    with pytest.raises(HandoffError, match=r"weights and config\.json disagree"):
+        load_policy(tmp_path)

@@ -1,0 +1,104 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from policies.checkpoint import read_card, read_weights
+from policies.config import TrainingConfig
+from policies.demonstrations import read_demonstrations
+from policies.diffusion import load_module, load_policy
+from policies.distill import DistilConfig, distil
+from policies.pretrain import PretrainConfig, pretrain
+from policies.same_noise import all_windows, make_targets, same_noise_loss, student_of
+from robots.errors import HandoffError
+from robots.types import no_progress
+from tests.policies.conftest import TINY
+from tests.policies.kill import run_until_killed
+
+TRAINING = TrainingConfig(
+    steps=60, learning_rate=3e-3, batch_size=16, warmup_steps=5, log_every=10, checkpoint_seconds=0.0, precision="fp32"
+)
+CONFIG = DistilConfig(training=TRAINING, targets=320, teacher_batch=32)
+
+
+@pytest.fixture(scope="module")
+def teacher(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A briefly trained policy."""
+    out = tmp_path_factory.mktemp("teacher")
+    config = PretrainConfig(policy=TINY, training=replace(TRAINING, steps=200, learning_rate=1e-2))
+    pretrain(config, demos, out, no_progress)
+    return out
+
+
+@pytest.fixture(scope="module")
+def student(teacher: Path, demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its student, trained without interruption."""
+    out = tmp_path_factory.mktemp("student")
+    distil(CONFIG, teacher, demos, out, no_progress)
+    return out
+
+
+def test_a_target_is_what_the_teacher_answers_to_the_same_noise(teacher: Path, demos: Path, tmp_path: Path):
+    expert, card = load_module(teacher)
+    windows = all_windows(read_demonstrations(demos, card.model), expert)
+    targets = make_targets(CONFIG, expert, windows, "fp32", "job", tmp_path, no_progress)
+    pair = len(windows) + 3
+    observation, _ = windows.batch(torch.tensor([3]))
+    answer = expert.sample(observation, targets.noise_PHA[pair : pair + 1])
+    assert torch.allclose(answer[0], targets.chunk_PHA[pair], atol=1e-5)
+
+
+def test_the_loss_is_zero_exactly_when_the_student_answers_as_the_teacher(teacher: Path, demos: Path, tmp_path: Path):
+    expert, card = load_module(teacher, steps=1)
+    windows = all_windows(read_demonstrations(demos, card.model), expert)
+    own = make_targets(CONFIG, expert, windows, "fp32", "job", tmp_path, no_progress)
+    within = own.chunk_PHA.abs().amax((1, 2)) < 1.0
+    assert within.any()
+    loss = same_noise_loss(student_of(expert), windows, own, 320, 0, "fp32")
+    shifted = same_noise_loss(student_of(expert), windows, own._replace(chunk_PHA=own.chunk_PHA + 0.1), 320, 0, "fp32")
+    assert float(loss(0)) < 0.02
+    assert float(shifted(0)) > 0.5 * 0.1**2
+
+
+def test_the_student_comes_closer_to_the_teacher_than_the_teacher_in_one_step(teacher: Path, student: Path):
+    rng = np.random.default_rng(1)
+    observation = np.repeat(rng.uniform(0.1, 0.4, (200, 1, 4)), 2, axis=1).astype(np.float32)
+    noise = rng.standard_normal((200, 4, 2), dtype=np.float32)
+    wanted = load_policy(teacher)(observation, noise)
+    distances = [
+        np.square(policy(observation, noise) - wanted).mean() for policy in (load_policy(student), load_policy(teacher, 1))
+    ]
+    assert distances[0] < 0.8 * distances[1]
+
+
+def test_the_student_samples_in_one_step(student: Path):
+    assert read_card(student).model.inference_steps == 1
+
+
+@pytest.mark.parametrize("call", [7, 10 + 37])
+def test_a_killed_distillation_ends_with_the_very_weights_it_would_have_had(
+    call: int, student: Path, teacher: Path, demos: Path, tmp_path: Path
+):
+    run_until_killed(call, distil, CONFIG, teacher, demos, tmp_path)
+    calls = []
+    distil(CONFIG, teacher, demos, tmp_path, lambda done, total, note="": calls.append(done))
+    assert len(calls) < 70
+    weights, others = read_weights(student), read_weights(tmp_path)
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def test_only_the_student_and_its_curve_are_left(student: Path):
+    assert {path.name for path in student.iterdir()} == {"config.json", "policy.safetensors", "loss.jsonl", "loss.png"}
+
+
+def test_the_teacher_is_left_as_it_was(teacher: Path, demos: Path, tmp_path: Path):
+    before = (teacher / "policy.safetensors").read_bytes()
+    distil(replace(CONFIG, training=replace(TRAINING, steps=10)), teacher, demos, tmp_path, no_progress)
+    assert (teacher / "policy.safetensors").read_bytes() == before
+
+
+def test_a_missing_teacher_is_named(demos: Path, tmp_path: Path):
+    with pytest.raises(HandoffError, match="no policy is here"):
+        distil(CONFIG, tmp_path / "nowhere", demos, tmp_path, no_progress)

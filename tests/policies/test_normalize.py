@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+import torch
+
+from policies.normalize import MinMaxNormalizer, MinMaxStatistics
+from robots.errors import HandoffError
+
+
+def fitted(*parts: np.ndarray) -> MinMaxNormalizer:
+    statistics = MinMaxStatistics(parts[0].shape[1])
+    for part in parts:
+        statistics.update(part)
+    normalizer = MinMaxNormalizer(parts[0].shape[1])
+    normalizer.fit(statistics)
+    return normalizer
+
+
+def test_the_extremes_become_minus_one_and_one():
+    normalizer = fitted(np.array([[0.0, -3.0], [0.5, 1.0]]))
+    assert normalizer(torch.tensor([[0.0, -1.0], [0.5, 1.0]])).tolist() == [[-1.0, 0.0], [1.0, 1.0]]
+
+
+def test_the_inverse_undoes_the_map():
+    rows = np.random.default_rng(0).uniform(-0.2, 0.6, (100, 5)).astype(np.float32)
+    normalizer = fitted(rows)
+    assert torch.allclose(normalizer.inverse(normalizer(torch.from_numpy(rows))), torch.from_numpy(rows), atol=1e-7)
+
+
+def test_parts_give_the_same_ranges_as_the_whole():
+    rows = np.random.default_rng(0).normal(size=(30, 3))
+    whole, parts = fitted(rows), fitted(rows[:4], rows[4:5], rows[5:])
+    assert torch.equal(whole.centre, parts.centre)
+    assert torch.equal(whole.half_range, parts.half_range)
+
+
+def test_a_constant_entry_is_only_centred():
+    normalizer = fitted(np.array([[2.0], [2.0]]))
+    assert normalizer(torch.tensor([2.0, 2.5])).tolist() == [0.0, 0.5]
+
+
+def test_the_ranges_are_part_of_the_saved_state():
+    restored = MinMaxNormalizer(1)
+    restored.load_state_dict(fitted(np.array([[1.0], [5.0]])).state_dict())
+    assert restored(torch.tensor([3.0])).item() == 0.0
+
+
+def test_a_value_that_is_not_finite_is_named():
+    with pytest.raises(HandoffError, match="entry 1 of row 0 is nan"):
+        MinMaxStatistics(2).update(np.array([[0.0, np.nan]]))
+
+
+def test_rows_of_another_size_are_refused():
+    with pytest.raises(HandoffError, match=r"\(4, 3\), expected \(N, 2\)"):
+        MinMaxStatistics(2).update(np.zeros((4, 3)))
+
+
+def test_no_data_is_refused():
+    with pytest.raises(HandoffError, match="no data seen"):
+        MinMaxNormalizer(2).fit(MinMaxStatistics(2))

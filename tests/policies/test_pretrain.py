@@ -1,0 +1,142 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from policies.checkpoint import read_card, read_weights
+from policies.config import TrainingConfig
+from policies.demonstrations import read_demonstrations
+from policies.pretrain import PretrainConfig, pretrain
+from robots.errors import HandoffError
+from robots.types import no_progress
+from tests.policies.conftest import TINY, write_demonstrations
+from tests.policies.kill import run_until_killed
+
+TRAINING = TrainingConfig(
+    steps=60, learning_rate=1e-2, batch_size=16, warmup_steps=5, log_every=10, checkpoint_seconds=0.0, precision="fp32"
+)
+CONFIG = PretrainConfig(policy=TINY, training=TRAINING, validation_fraction=0.1)
+
+
+@pytest.fixture(scope="module")
+def finished(demos: Path, tmp_path_factory: pytest.TempPathFactory):
+    """A training that was never interrupted, and its metrics."""
+    out = tmp_path_factory.mktemp("finished")
+    return out, pretrain(CONFIG, demos, out, no_progress)
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    weights, others = read_weights(one), read_weights(other)
+    assert weights.keys() == others.keys()
+    assert all(np.array_equal(weights[name].numpy(), others[name].numpy()) for name in weights)
+
+
+def test_a_killed_training_ends_with_the_very_weights_it_would_have_had(finished, demos: Path, tmp_path: Path):
+    run_until_killed(37, pretrain, CONFIG, demos, tmp_path)
+    assert (tmp_path / "training.pt").exists()
+    assert not (tmp_path / "config.json").exists()
+    seen = []
+    pretrain(CONFIG, demos, tmp_path, lambda done, total, note="": seen.append(done))
+    assert seen == list(range(31, 61))
+    assert_same_weights(tmp_path, finished[0])
+
+
+def test_its_loss_curve_has_no_gap_and_no_repetition(finished, demos: Path, tmp_path: Path):
+    run_until_killed(37, pretrain, CONFIG, demos, tmp_path)
+    pretrain(CONFIG, demos, tmp_path, no_progress)
+    curves = [[json.loads(line) for line in (out / "loss.jsonl").open()] for out in (tmp_path, finished[0])]
+    resumed, whole = ([(entry["step"], entry["loss"]) for entry in curve] for curve in curves)
+    assert [step for step, _ in resumed] == [10, 20, 30, 40, 50, 60]
+    assert resumed == whole
+
+
+def test_its_processor_time_counts_both_attempts(finished, demos: Path, tmp_path: Path):
+    run_until_killed(58, pretrain, CONFIG, demos, tmp_path)
+    first = json.loads((tmp_path / "loss.jsonl").read_text().splitlines()[-1])["cpu_seconds"]
+    assert pretrain(CONFIG, demos, tmp_path, no_progress)["cpu_seconds"] > first > 0
+
+
+def test_a_changed_configuration_starts_afresh(demos: Path, tmp_path: Path):
+    run_until_killed(37, pretrain, CONFIG, demos, tmp_path)
+    seen = []
+    changed = replace(CONFIG, training=replace(TRAINING, learning_rate=2e-2))
+    pretrain(changed, demos, tmp_path, lambda done, total, note="": seen.append(done))
+    assert seen[0] == 1
+
+
+def test_the_loss_falls(finished):
+    out, metrics = finished
+    curve = [json.loads(line)["loss"] for line in (out / "loss.jsonl").open()]
+    assert metrics["loss"] == curve[-1] < 0.7 * curve[0]
+
+
+def test_metrics_say_what_was_done(finished):
+    _, metrics = finished
+    assert metrics["steps"] == 60
+    assert metrics["precision"] == "fp32"
+    assert metrics["validation_loss"] > 0
+    assert metrics["windows"] < sum(range(10, 22)) - 12
+
+
+def test_only_the_policy_and_its_curve_are_left(finished):
+    names = {path.name for path in finished[0].iterdir()}
+    assert names == {"config.json", "policy.safetensors", "loss.jsonl", "loss.png"}
+
+
+def test_the_card_says_what_the_policy_expects(finished):
+    card = read_card(finished[0])
+    assert (card.task, card.rate_hz, list(card.observation)) == ("point", 10.0, ["goal", "agent"])
+
+
+def test_another_seed_gives_other_weights(finished, demos: Path, tmp_path: Path):
+    pretrain(replace(CONFIG, training=replace(TRAINING, seed=1)), demos, tmp_path, no_progress)
+    with pytest.raises(AssertionError):
+        assert_same_weights(tmp_path, finished[0])
+
+
+def test_no_held_out_episode_means_no_validation_loss(demos: Path, tmp_path: Path):
+    config = replace(CONFIG, validation_fraction=0.0, training=replace(TRAINING, steps=10))
+    assert pretrain(config, demos, tmp_path, no_progress)["validation_loss"] is None
+
+
+def test_demonstrations_are_read_in_the_order_of_the_fields(tmp_path: Path):
+    action = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
+    write_demonstrations(tmp_path, [action], goal=np.array([7.0, 8.0]))
+    data = read_demonstrations(tmp_path, TINY)
+    assert data.observation_MO[1].tolist() == pytest.approx([7.0, 8.0, 0.1, 0.2])
+    assert data.ends_E.tolist() == [3]
+
+
+def test_a_field_that_is_not_there_is_named(demos: Path, tmp_path: Path):
+    config = replace(CONFIG, policy=replace(TINY, observation_fields=("gaol",)))
+    with pytest.raises(HandoffError, match=r"no field 'gaol'; it has \['action', 'agent', 'goal'\]"):
+        pretrain(config, demos, tmp_path, no_progress)
+
+
+def test_data_that_are_not_finite_are_refused(demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from robots.episodes.store import EpisodeStore
+
+    column = EpisodeStore.column
+
+    def damaged(store: EpisodeStore, stream: str, field: str) -> np.ndarray:
+        values = column(store, stream, field)
+        if field == "agent":
+            values[5, 1] = np.nan
+        return values
+
+    monkeypatch.setattr(EpisodeStore, "column", damaged)
+    with pytest.raises(HandoffError, match="field 'agent' is not finite at step 5"):
+        pretrain(CONFIG, demos, tmp_path, no_progress)
+
+
+def test_absent_demonstrations_are_refused(tmp_path: Path):
+    with pytest.raises(HandoffError):
+        pretrain(CONFIG, tmp_path / "nowhere", tmp_path, no_progress)
+
+
+def test_an_empty_store_is_refused(tmp_path: Path):
+    write_demonstrations(tmp_path, [])
+    with pytest.raises(HandoffError, match="0 episodes"):
+        pretrain(CONFIG, tmp_path, tmp_path, no_progress)

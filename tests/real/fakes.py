@@ -1,0 +1,70 @@
+"""An arm and a clock without a robot: the arm is where it was told to be, one tick later."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from real.arm import ArmFaultError, ArmState, PoseTarget
+from robots.contract import Contract
+from robots.fr3 import Q_HOME
+from robots.spec import FieldSpec
+
+
+class FakeClock:
+    def __init__(self):
+        self.ticks = 0
+        self.on_tick = []
+
+    def now(self):
+        return self.ticks * 0.001
+
+    def advance(self, seconds):
+        self.ticks += round(seconds * 1000)
+        for call in self.on_tick:
+            call()
+        return self.now()
+
+
+class FakeArm:
+    def __init__(self, clock, pose):
+        self.clock, self.pose, self.targets = clock, pose.copy(), []
+        self.started = self.stopped = 0
+        self.stuck = False
+        self.fault_at: float | None = None
+        clock.on_tick.append(self.follow)
+
+    def follow(self):
+        if self.targets and not self.stuck:
+            self.pose = self.targets[-1].base_T_ee.copy()
+
+    def state(self):
+        if self.fault_at is not None and self.clock.now() >= self.fault_at:
+            raise ArmFaultError(("joint_reflex",), "Reflex", self.clock.now())
+        zero = np.zeros(7)
+        return ArmState(self.clock.now(), Q_HOME.copy(), zero, self.pose.copy(), zero, zero, 1.0, "Move", ())
+
+    def start(self):
+        self.started += 1
+
+    def set_target(self, target: PoseTarget):
+        self.targets.append(target)
+
+    def stop(self):
+        self.stopped += 1
+
+
+def contract(**changes):
+    base = Contract(
+        task="push_t",
+        observation={"keypoints": FieldSpec(shape=(9, 2), unit="m"), "agent": FieldSpec(shape=(2,), unit="m")},
+        action=FieldSpec(shape=(2,), unit="m", frame="board"),
+        rate_hz=10.0,
+        n_obs_steps=2,
+        horizon=16,
+        n_action_steps=8,
+        action_interface="pd_target",
+        sampler="one-step",
+        training_data="d" * 8,
+        policy="p" * 8,
+    )
+    return replace(base, **changes)

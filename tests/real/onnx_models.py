@@ -1,0 +1,45 @@
+"""Tiny ONNX policies: action = scale * noise + the newest agent position, or deliberately broken."""
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from robots.contract import CONTRACT_KEY
+from tests.real.fakes import contract
+
+BATCH = "batch"
+
+
+def constant(name, value, dtype):
+    return numpy_helper.from_array(np.array(value, dtype=dtype), name)
+
+
+def save_policy(path, *, scale=0.01, with_contract=True, horizon=16, loops=0, **changes):
+    """Writes a policy of the contract's shapes; `horizon` of the graph alone, `loops` extra work to make it slow."""
+    nodes = [
+        helper.make_node("Slice", ["observation", "from", "to", "axes"], ["agent"]),
+        helper.make_node("Mul", ["noise", "scale"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "agent"], ["action" if not loops else "busy0"]),
+    ]
+    for i in range(loops):
+        nodes.append(helper.make_node("MatMul", [f"busy{i}", "eye"], [f"busy{i + 1}" if i + 1 < loops else "action"]))
+    graph = helper.make_graph(
+        nodes,
+        "policy",
+        [
+            helper.make_tensor_value_info("observation", TensorProto.FLOAT, [BATCH, 2, 20]),
+            helper.make_tensor_value_info("noise", TensorProto.FLOAT, [BATCH, horizon, 2]),
+        ],
+        [helper.make_tensor_value_info("action", TensorProto.FLOAT, [BATCH, horizon, 2])],
+        [
+            constant("from", [1, 18], np.int64),
+            constant("to", [2, 20], np.int64),
+            constant("axes", [1, 2], np.int64),
+            constant("scale", scale, np.float32),
+            constant("eye", np.eye(2), np.float32),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    if with_contract:
+        helper.set_model_props(model, {CONTRACT_KEY: contract(**changes).to_json()})
+    onnx.save(model, path)

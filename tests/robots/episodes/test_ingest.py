@@ -1,0 +1,102 @@
+import json
+
+import numpy as np
+import pytest
+
+from robots.config import validate
+from robots.episodes.formats.pusht import pusht_schema
+from robots.episodes.ingest import IngestConfig, ingest
+from robots.episodes.pack import pack_store
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.types import no_progress
+from tests.robots.episodes.replay_buffer import arrays, write_zip
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return write_zip(tmp_path / "p.zip", arrays())
+
+
+@pytest.fixture
+def out(tmp_path):
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def run(data, out, progress=no_progress, **settings):
+    return ingest(IngestConfig(data=str(data), **settings), out, progress, shipped=out / "absent.zarr.zip")
+
+
+def test_ingest_stores_every_episode_with_its_origin(data, out):
+    metrics = run(data, out)
+    assert (metrics["episodes"], metrics["frames"], metrics["images"]) == (3, 13, True)
+    assert metrics["source"] == "argument"
+    json.dumps(metrics)
+    store = EpisodeStore.open(out / "store.zarr")
+    assert store.ends("policy").tolist() == [4, 10, 13]
+    assert store.metadata(2) == {"source": "argument", "source_digest": metrics["source_digest"], "source_episode": 2}
+    np.testing.assert_array_equal(store.column("policy", "image"), arrays()["data/img"])
+
+
+def test_only_the_first_episodes_are_taken_on_request(data, out):
+    assert run(data, out, max_episodes=2, images=False)["frames"] == 10
+
+
+def test_an_interrupted_ingest_goes_on_and_ends_the_same(data, out, tmp_path):
+    class KilledError(Exception):
+        pass
+
+    def kill(done, total, note=""):
+        if done == 2:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        run(data, out, kill)
+    assert EpisodeStore.open(out / "store.zarr").num_episodes == 2
+    calls = []
+    assert run(data, out, lambda done, total, note="": calls.append(done))["episodes"] == 3
+    assert calls == [3]
+    np.testing.assert_array_equal(EpisodeStore.open(out / "store.zarr").column("policy", "image"), arrays()["data/img"])
+
+
+def test_what_another_source_left_is_replaced(data, out, tmp_path):
+    run(data, out, images=False)
+    other = write_zip(tmp_path / "other.zip", arrays(seed=1))
+    run(other, out, images=False)
+    expected = arrays(seed=1)["data/action"].astype(np.float64) * 1e-3
+    np.testing.assert_array_equal(
+        EpisodeStore.open(out / "store.zarr").column("policy", "action"), expected.astype(np.float32)
+    )
+
+
+def test_a_damaged_left_over_is_replaced(data, out):
+    run(data, out, images=False)
+    (out / "store.zarr/index.json").write_text("{")
+    assert run(data, out, images=False)["episodes"] == 3
+
+
+def test_the_shipped_set_is_used_when_nothing_else_is_there(tmp_path, out, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.delenv("HANDOFF_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    fields = pusht_schema(images=False).streams["policy"].fields
+    with EpisodeStore.create(tmp_path / "s.zarr", pusht_schema(images=False)) as store:
+        store.append({"policy": {name: np.ones((3, *spec.shape), np.float32) for name, spec in fields.items()}}, {})
+    digest = pack_store(tmp_path / "s.zarr", tmp_path / "rollouts.zarr.zip")
+    (tmp_path / "rollouts.json").write_text(json.dumps({"sha256": digest}))
+    metrics = ingest(IngestConfig(download=False), out, no_progress, tmp_path / "rollouts.zarr.zip")
+    assert (metrics["source"], metrics["frames"], metrics["images"]) == ("shipped", 3, False)
+    assert "not the human demonstrations" in metrics["source_line"]
+
+
+def test_a_misspelt_key_of_the_configuration_is_refused():
+    with pytest.raises(HandoffError, match=r"unknown key 'ingest\.imges', did you mean 'images'"):
+        validate(IngestConfig, {"imges": False}, "ingest")
+
+
+def test_a_demand_for_no_episodes_is_refused(data, out):
+    with pytest.raises(HandoffError, match="max_episodes: is 0"):
+        run(data, out, max_episodes=0)
