@@ -18,6 +18,10 @@ $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or say make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+# gym-pusht asks for the windowed opencv, which a machine without OpenGL and X libraries cannot even import.
+	$(BIN)/python -m pip uninstall --quiet --yes opencv-python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+	  --constraint constraints.txt opencv-python-headless
 	@touch $@
 
 ## make demo          demonstrations to a moving FR3 twin; ends with a summary and an HTML report

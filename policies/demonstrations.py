@@ -26,14 +26,16 @@ def read_demonstrations(demos: Path, model: DiffusionPolicyConfig) -> Demonstrat
     """Reads the fields that `model` names from `demos/store.zarr`, as float32.
 
     Raises:
-        HandoffError: no store, a missing stream or field, an image among the fields, no episode, or a value that is not finite.
+        HandoffError: no store, a missing stream or field, an image among the fields, no episode, or a value that is
+            not finite.
     """
     store = EpisodeStore.open(demos / "store.zarr")
     stream = store.schema.stream(model.stream)
     specs = {}
     for name in (*model.observation_fields, model.action_field):
         if name not in stream.fields:
-            raise HandoffError(f"{demos}: stream '{model.stream}' has no field '{name}'; it has {sorted(stream.fields)}.")
+            known = sorted(stream.fields)
+            raise HandoffError(f"{demos}: stream '{model.stream}' has no field '{name}'; it has {known}.")
         if stream.fields[name].unit == "u8":
             raise HandoffError(f"{demos}: field '{name}' is an image; this policy takes vectors only.")
         specs[name] = stream.fields[name]

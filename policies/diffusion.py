@@ -42,6 +42,7 @@ class DiffusionPolicy(nn.Module):
             config.train_timesteps,
             config.width,
             config.blocks,
+            config.condition,
             config.time_embedding,
         )
         self.steps = ddim_steps(config.train_timesteps, config.inference_steps)

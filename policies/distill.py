@@ -1,9 +1,9 @@
-"""Stage `distil`: a many-step teacher to a one-step student, by regression on the same noise (RL-100's default student).
+"""Stage `distil`: a many-step teacher to a one-step student, by regression on the same noise (RL-100, default).
 
-The teacher's sampler is deterministic, so noise and observation fix its chunk; the student learns to answer that very chunk
-in one step from that very noise. Regression on chunks drawn with other noise would collapse to their mean. The student starts
-from the teacher's weights. Its targets are worked out first, as a table, because the teacher's many passes cost several
-updates and every target serves in several of them.
+The teacher's sampler is deterministic, so noise and observation fix its chunk; the student learns to answer that very
+chunk in one step from that very noise. Regression on chunks drawn with other noise would collapse to their mean. The
+student starts from the teacher's weights. Its targets are worked out first, as a table, because the teacher's many
+passes cost several updates and every target serves in several of them.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def to_onnx(module: DiffusionPolicy, opset: int) -> onnx.ModelProto:
     exporter.setLevel(logging.ERROR)  # it warns that torchvision, which Handoff does without, is absent
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of its own deprecations, and that two inputs share their batch
+            warnings.simplefilter("ignore")  # of torch about its own deprecations, and that both inputs share a batch
             program = torch.onnx.export(
                 module,
                 example,

@@ -1,8 +1,8 @@
 """Noise schedules and samplers over tensors, on top of diffusers' schedulers.
 
 The network predicts the velocity v = alpha * noise - sigma * clean (Salimans and Ho 2022), where a sample at level k is
-x = alpha[k] * clean + sigma[k] * noise. At the last level alpha is almost 0, so that sampling starts from noise alone and
-one step from there is a prediction of the clean chunk; hence `trailing` timesteps, which include that level.
+x = alpha[k] * clean + sigma[k] * noise. At the last level alpha is almost 0, so that sampling starts from noise alone
+and one step from there predicts the clean chunk; hence `trailing` timesteps, which include that level.
 
 DDIM with eta = 0 is unrolled here with diffusers' coefficients as plain numbers: its own `step` looks tensors up by
 timestep, which an exported graph would have to carry. A test holds the two equal.
@@ -105,5 +105,5 @@ def ddpm_sample(denoise: Denoise, noise_BHA: Tensor, timesteps: int, clip: float
     for timestep in scheduler.timesteps.tolist():
         timestep_B = torch.full((noise_BHA.shape[0],), timestep, device=noise_BHA.device)
         velocity_BHA = denoise(sample_BHA, timestep_B)
-        sample_BHA = scheduler.step(velocity_BHA, timestep, sample_BHA, generator=generator).prev_sample
+        sample_BHA = scheduler.step(velocity_BHA, timestep, sample_BHA, generator, return_dict=False)[0]
     return sample_BHA

@@ -1,7 +1,7 @@
 """Stage `pretrain`: demonstrations to a diffusion policy, by denoising (Chi et al., RSS 2023).
 
-Followed is the released diffusion_policy (squared cosine, clipped samples, min-max normalisation, edge padding, EMA), except
-that the network is a residual MLP and predicts velocity, which learns push-T in minutes of one processor core.
+Followed is the released diffusion_policy (squared cosine, clipped samples, min-max normalisation, edge padding, EMA),
+except that the network is a residual MLP and predicts velocity, which learns push-T in minutes of one processor core.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         progress: told every update.
 
     Returns:
-        Metrics: steps, cpu_seconds, steps_per_s (of processor time), loss, validation_loss (None when no episode is held
-        out), windows, parameters, precision and device.
+        Metrics: steps, cpu_seconds, steps_per_s (of processor time), loss, validation_loss (None when no episode is
+        held out), windows, parameters, precision and device.
 
     Raises:
         HandoffError: unusable demonstrations, a loss that is not finite, or a full disk.

@@ -98,7 +98,7 @@ def make_targets(
 def same_noise_loss(
     student: DiffusionPolicy, windows: Windows, targets: Targets, batch_size: int, seed: int, precision: str
 ) -> Loss:
-    """Mean squared distance of the student's chunk, before clipping, from the teacher's, over the batch of each update."""
+    """Mean squared distance of the student's chunk, before clipping, from the teacher's, over each update's batch."""
     device = windows.action_MA.device
     (step_,) = ddim_steps(student.config.train_timesteps, 1)
 

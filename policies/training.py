@@ -1,4 +1,4 @@
-"""The training loop: AdamW, exponential moving average, checkpoints, loss curve, and a stop on a loss that is not finite.
+"""The training loop: AdamW, moving average of the weights, checkpoints, loss curve, a stop when the loss is not finite.
 
 The loss of an update is a pure function of the weights and the number of the update (random numbers are drawn from a
 generator keyed by seed and number), so a run that was killed goes on from its checkpoint with the weights it would have
@@ -67,7 +67,7 @@ def train(
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Rate of update number `step`: linear warm-up, plateau, linear decay over the last `decay_fraction` of the updates."""
+    """Rate of update number `step`: linear warm-up, plateau, linear decay over the last `decay_fraction` of updates."""
     warm = (step + 1) / max(1, config.warmup_steps)
     decay = (config.steps - step) / max(1.0, config.decay_fraction * config.steps)
     return config.learning_rate * min(1.0, warm, decay)
@@ -91,7 +91,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """`auto` becomes `bf16` where the processor multiplies it natively, else `fp32`: emulated bf16 is slower than fp32."""
+    """`auto` becomes `bf16` where the processor multiplies it natively, else `fp32`, then the faster one."""
     if precision != "auto":
         return precision
     if device.type == "cuda":
@@ -141,7 +141,7 @@ class _Run:
     def __init__(self, config: TrainingConfig, model: nn.Module, identity: str, out: Path) -> None:
         self.config, self.model, self.identity, self.out = config, model, identity, out
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.parameters = list(self.named.values())
+        self.parameters: list[Tensor] = list(self.named.values())
         self.average = [parameter.detach().clone() for parameter in self.parameters]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True

@@ -1,8 +1,8 @@
 """Windows over episodes: what the policy sees at one step, and the chunk it should answer.
 
 Padding repeats the first and last step of the episode, as in diffusion_policy's `SequenceSampler` with
-`pad_before = n_obs_steps - 1` and `pad_after = n_action_steps - 1`, so that the first step of an episode can be a window's
-newest and the last action can still be executed.
+`pad_before = n_obs_steps - 1` and `pad_after = n_action_steps - 1`, so that the first step of an episode can be a
+window's newest and the last action can still be executed.
 
 Shape suffixes: N windows, T observed steps, H horizon, O observation, A action, B batch, M recorded steps.
 """
@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from robots.errors import HandoffError
-
 
 _ORDER = 1 << 62
 """Keeps the keys of the data order apart from those of the noise, which are numbered by step."""
@@ -99,7 +98,7 @@ def select_windows(
 
 
 def shuffled_batch(size: int, count: int, step: int, seed: int) -> np.ndarray:
-    """(size,) windows out of `count` for update number `step`: every epoch is its own permutation, its remainder dropped.
+    """(size,) windows out of `count` for update number `step`: an epoch is a permutation, its remainder dropped.
 
     A pure function of its arguments, so an interrupted run goes on with exactly the batches it would have had.
     """

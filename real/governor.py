@@ -24,7 +24,8 @@ class GovernorConfig:
     """Limits of the reference, of a planar task.
 
     The push-T demonstrations (agent replayed at 100 Hz) move at 0.078 m/s median, 0.295 m/s 99 %, 0.419 m/s 99.9 % and
-    0.670 m/s at most; they accelerate at 0.25, 2.3, 4.2 and 13.5 m/s^2. The defaults leave 99.9 % of that untouched.
+    0.670 m/s at most; they accelerate at 0.25, 2.3, 4.2 and 13.5 m/s^2. The defaults lie above 99.9 % of both, but the
+    box is smaller than the demonstrations' (0.013 to 0.511 m): it is where the arm's pusher can reach upright.
     FR3 itself allows 3.0 m/s, 9.0 m/s^2, 4500 m/s^3 (Franka control parameters, 2026-05).
     """
 

@@ -19,11 +19,12 @@ from real.arm import Arm, ArmState
 from real.governor import GovernorConfig, ReferenceGovernor
 from real.joint_guard import JointGuardConfig, check_joints, joint_velocity, velocity_bounds
 from real.plane import Plane
-from real.schedule import ChunkSchedule, Freshness, ObservationHistory, Watchdog, WatchdogConfig, chunk_noise
+from real.schedule import ChunkSchedule, Freshness, ObservationHistory, Watchdog, WatchdogConfig
 from robots.actions import AgentReference, Motion, agent_dynamics
 from robots.config import config
 from robots.contract import Contract
 from robots.errors import HandoffError
+from robots.noise import chunk_noise
 from robots.spec import check_field
 from robots.types import Clock, Observation, Policy, Progress, no_progress
 
@@ -200,7 +201,7 @@ class _Episode:
 
     def _request(self, step: int) -> None:
         size = int(np.prod(self.contract.action.shape))
-        noise = chunk_noise(self.seed, self.chunks, self.contract.horizon, size)
+        noise = chunk_noise(self.seed, self.chunks, self.contract.horizon, size)[None]
         future = self.executor.submit(self._infer, self.history.stacked(), noise)
         self.pending, self.chunks = (future, step), self.chunks + 1
         self.schedule.requested(step)

@@ -112,12 +112,3 @@ class ObservationHistory:
     def stacked(self) -> np.ndarray:
         """`(1, n_obs_steps, O)` float32, newest last."""
         return np.stack(self._rows)[None].astype(np.float32)
-
-
-def chunk_noise(seed: int, chunk: int, horizon: int, size: int) -> np.ndarray:
-    """`(1, horizon, size)` standard normal float32 for the `chunk`-th inference of the episode with `seed`.
-
-    Counter-based (Philox), so it depends on nothing but its arguments.
-    """
-    generator = np.random.Generator(np.random.Philox(key=[seed, chunk]))
-    return generator.standard_normal((1, horizon, size), dtype=np.float32)

@@ -44,8 +44,8 @@ class Contract:
         return sum(prod(spec.shape) for spec in self.observation.values())
 
     def to_json(self) -> str:
-        """Canonical JSON (sorted keys)."""
-        return json.dumps(to_plain(self), sort_keys=True)
+        """JSON; keys keep their order, because that of `observation` is the order of the observation vector."""
+        return json.dumps(to_plain(self))
 
     @classmethod
     def from_json(cls, text: str) -> Contract:

@@ -72,7 +72,7 @@ class PushTWorld:
         return self._dq
 
     @property
-    def tau_J(self) -> np.ndarray:  # noqa: N802  (libfranka's word)
+    def tau_J(self) -> np.ndarray:
         """(7,) joint torques of the last step, gravity included [Nm]; a view."""
         return self._tau_J
 
@@ -85,7 +85,7 @@ class PushTWorld:
         return self._tau_ext
 
     @property
-    def base_T_ee(self) -> np.ndarray:  # noqa: N802  (frame notation)
+    def base_T_ee(self) -> np.ndarray:
         """(4, 4) pose of the pusher's tip [m], a new array."""
         pose = np.eye(4)
         pose[:3, :3] = self._tip_axes.reshape(3, 3)

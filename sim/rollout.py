@@ -9,6 +9,7 @@ import numpy as np
 
 from robots.config import config
 from robots.errors import HandoffError
+from robots.noise import chunk_noise
 from robots.types import Observation, Policy, Progress, Step, VecEnv, no_progress
 
 
@@ -43,12 +44,6 @@ class Episode:
     """Control periods until success or the time limit."""
     trajectory: dict[str, np.ndarray] | None = None
     """Per field `(steps, ...)`: the observation before each action, and `action`; None unless recorded."""
-
-
-def chunk_noise(seed: int, index: int, horizon: int, action_size: int) -> np.ndarray:
-    """Noise `(horizon, action_size)` float32 of chunk `index` of the episode `seed`; batching has no part in it."""
-    generator = np.random.Generator(np.random.Philox(key=[seed, index]))
-    return generator.standard_normal((horizon, action_size), dtype=np.float32)
 
 
 def rollout(

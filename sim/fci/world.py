@@ -20,7 +20,7 @@ class World(Protocol):
     """(3,) its centre of mass in the flange frame [m]."""
     ee_inertia: np.ndarray
     """(3, 3) its inertia about the centre of mass, flange axes [kg m^2]."""
-    flange_T_ee: np.ndarray  # noqa: N815  (libfranka's word)
+    flange_T_ee: np.ndarray
     """(4, 4) end-effector frame in the flange frame [m]."""
 
     @property
@@ -39,7 +39,7 @@ class World(Protocol):
         ...
 
     @property
-    def tau_J(self) -> np.ndarray:  # noqa: N802  (libfranka's word)
+    def tau_J(self) -> np.ndarray:
         """(7,) joint torques of the last step [Nm], gravity included (libfranka's `tau_J`)."""
         ...
 
@@ -49,7 +49,7 @@ class World(Protocol):
         ...
 
     @property
-    def base_T_ee(self) -> np.ndarray:  # noqa: N802  (frame notation)
+    def base_T_ee(self) -> np.ndarray:
         """(4, 4) end-effector pose at the present `q` [m]; a new array."""
         ...
 

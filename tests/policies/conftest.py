@@ -21,6 +21,7 @@ TINY = DiffusionPolicyConfig(
     inference_steps=4,
     width=16,
     blocks=1,
+    condition=16,
     time_embedding=8,
 )
 

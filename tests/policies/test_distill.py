@@ -58,19 +58,18 @@ def test_the_loss_is_zero_exactly_when_the_student_answers_as_the_teacher(teache
     assert within.any()
     loss = same_noise_loss(student_of(expert), windows, own, 320, 0, "fp32")
     shifted = same_noise_loss(student_of(expert), windows, own._replace(chunk_PHA=own.chunk_PHA + 0.1), 320, 0, "fp32")
-    assert float(loss(0)) < 0.02
-    assert float(shifted(0)) > 0.5 * 0.1**2
+    assert loss(0).item() < 0.02
+    assert shifted(0).item() > 0.5 * 0.1**2
 
 
 def test_the_student_comes_closer_to_the_teacher_than_the_teacher_in_one_step(teacher: Path, student: Path):
     rng = np.random.default_rng(1)
     observation = np.repeat(rng.uniform(0.1, 0.4, (200, 1, 4)), 2, axis=1).astype(np.float32)
     noise = rng.standard_normal((200, 4, 2), dtype=np.float32)
+    policies = load_policy(student), load_policy(teacher, 1)
     wanted = load_policy(teacher)(observation, noise)
-    distances = [
-        np.square(policy(observation, noise) - wanted).mean() for policy in (load_policy(student), load_policy(teacher, 1))
-    ]
-    assert distances[0] < 0.8 * distances[1]
+    own, control = (np.square(policy(observation, noise) - wanted).mean() for policy in policies)
+    assert own < 0.8 * control
 
 
 def test_the_student_samples_in_one_step(student: Path):

@@ -30,23 +30,28 @@ def session(bundle: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(str(bundle / "policy.onnx"), providers=["CPUExecutionProvider"])
 
 
+def run(session: onnxruntime.InferenceSession, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    (action,) = session.run(["action"], {"observation": observation, "noise": noise})
+    return np.asarray(action)
+
+
 def test_onnx_answers_as_torch_did(bundle: Path, session: onnxruntime.InferenceSession):
     golden = np.load(bundle / "golden.npz")
-    (action,) = session.run(["action"], {name: golden[name] for name in ("observation", "noise")})
+    action = run(session, golden["observation"], golden["noise"])
     assert np.abs((action - golden["action"]) / golden["action_scale"]).max() <= 1e-5
 
 
 def test_the_batch_is_dynamic(bundle: Path, session: onnxruntime.InferenceSession):
     golden = np.load(bundle / "golden.npz")
-    (action,) = session.run(["action"], {name: golden[name][:1] for name in ("observation", "noise")})
+    action = run(session, golden["observation"][:1], golden["noise"][:1])
     assert action.shape == (1, 4, 2)
     assert np.abs((action - golden["action"][:1]) / golden["action_scale"]).max() <= 1e-5
 
 
 def test_the_noise_reaches_the_action(bundle: Path, session: onnxruntime.InferenceSession):
     golden = np.load(bundle / "golden.npz")
-    inputs = {"observation": golden["observation"], "noise": golden["noise"][::-1].copy()}
-    assert np.abs(session.run(["action"], inputs)[0] - golden["action"]).max() > 1e-3
+    action = run(session, golden["observation"], golden["noise"][::-1].copy())
+    assert np.abs(action - golden["action"]).max() > 1e-3
 
 
 def test_golden_examples_are_recorded_observations_in_physical_units(bundle: Path):
@@ -59,7 +64,7 @@ def test_golden_examples_are_recorded_observations_in_physical_units(bundle: Pat
 def test_the_action_scale_is_half_the_range_of_the_demonstrations(bundle: Path):
     scale = np.load(bundle / "golden.npz")["action_scale"]
     assert scale.shape == (2,)
-    assert (0.1 < scale).all()
+    assert (scale > 0.1).all()
     assert (scale < 0.2).all()
 
 

@@ -40,7 +40,7 @@ def test_every_step_equals_that_of_diffusers(steps: int):
     assert [step.timestep for step in ours] == scheduler.timesteps.tolist()
     for step in ours:
         sample, velocity = torch.randn(2, 4, 16, 2, generator=generator)
-        theirs = scheduler.step(velocity, step.timestep, sample).prev_sample
+        theirs = scheduler.step(velocity, step.timestep, sample, return_dict=False)[0]
         assert (step.apply(sample, velocity, clip=1.0) - theirs).abs().max() <= 1e-6
 
 

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -27,39 +28,69 @@ def finished(demos: Path, tmp_path_factory: pytest.TempPathFactory):
     return out, pretrain(CONFIG, demos, out, no_progress)
 
 
+def read_curve(out: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (out / "loss.jsonl").read_text().splitlines()]
+
+
 def assert_same_weights(one: Path, other: Path) -> None:
     weights, others = read_weights(one), read_weights(other)
     assert weights.keys() == others.keys()
     assert all(np.array_equal(weights[name].numpy(), others[name].numpy()) for name in weights)
 
 
-def test_a_killed_training_ends_with_the_very_weights_it_would_have_had(finished, demos: Path, tmp_path: Path):
-    run_until_killed(37, pretrain, CONFIG, demos, tmp_path)
-    assert (tmp_path / "training.pt").exists()
-    assert not (tmp_path / "config.json").exists()
-    seen = []
-    pretrain(CONFIG, demos, tmp_path, lambda done, total, note="": seen.append(done))
-    assert seen == list(range(31, 61))
-    assert_same_weights(tmp_path, finished[0])
+class Resumed(NamedTuple):
+    """A training that was killed at update 37 and gone on with."""
+
+    out: Path
+    left: set[str]
+    seen: list[int]
+    cpu_seconds: float
 
 
-def test_its_loss_curve_has_no_gap_and_no_repetition(finished, demos: Path, tmp_path: Path):
-    run_until_killed(37, pretrain, CONFIG, demos, tmp_path)
-    pretrain(CONFIG, demos, tmp_path, no_progress)
-    curves = [[json.loads(line) for line in (out / "loss.jsonl").open()] for out in (tmp_path, finished[0])]
-    resumed, whole = ([(entry["step"], entry["loss"]) for entry in curve] for curve in curves)
-    assert [step for step, _ in resumed] == [10, 20, 30, 40, 50, 60]
-    assert resumed == whole
+@pytest.fixture(scope="module")
+def resumed(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
+    out = tmp_path_factory.mktemp("resumed")
+    run_until_killed(37, pretrain, CONFIG, demos, out)
+    left, seen = {path.name for path in out.iterdir()}, []
+    metrics = pretrain(CONFIG, demos, out, lambda done, total, note="": seen.append(done))
+    return Resumed(out, left, seen, metrics["cpu_seconds"])
 
 
-def test_its_processor_time_counts_both_attempts(finished, demos: Path, tmp_path: Path):
-    run_until_killed(58, pretrain, CONFIG, demos, tmp_path)
-    first = json.loads((tmp_path / "loss.jsonl").read_text().splitlines()[-1])["cpu_seconds"]
-    assert pretrain(CONFIG, demos, tmp_path, no_progress)["cpu_seconds"] > first > 0
+def test_a_killed_training_leaves_a_checkpoint_and_no_policy(resumed: Resumed):
+    assert "training.pt" in resumed.left
+    assert not resumed.left & {"config.json", "policy.safetensors"}
+
+
+def test_it_goes_on_from_its_last_checkpoint(resumed: Resumed):
+    assert resumed.seen == list(range(31, 61))
+
+
+def test_it_ends_with_the_very_weights_it_would_have_had(finished, resumed: Resumed):
+    assert_same_weights(resumed.out, finished[0])
+
+
+def test_its_loss_curve_has_no_gap_and_no_repetition(finished, resumed: Resumed):
+    curves = [read_curve(out) for out in (resumed.out, finished[0])]
+    steps_and_losses = [[(entry["step"], entry["loss"]) for entry in curve] for curve in curves]
+    assert [step for step, _ in steps_and_losses[0]] == [10, 20, 30, 40, 50, 60]
+    assert steps_and_losses[0] == steps_and_losses[1]
+
+
+def test_its_processor_time_counts_both_attempts(resumed: Resumed):
+    killed_after = read_curve(resumed.out)[2]["cpu_seconds"]
+    assert resumed.cpu_seconds > killed_after > 0
 
 
 def test_a_changed_configuration_starts_afresh(demos: Path, tmp_path: Path):
-    run_until_killed(37, pretrain, CONFIG, demos, tmp_path)
+    class StopError(Exception):
+        pass
+
+    def stop(done: int, total: int, note: str = "") -> None:
+        if done == 37:
+            raise StopError
+
+    with pytest.raises(StopError):
+        pretrain(CONFIG, demos, tmp_path, stop)
     seen = []
     changed = replace(CONFIG, training=replace(TRAINING, learning_rate=2e-2))
     pretrain(changed, demos, tmp_path, lambda done, total, note="": seen.append(done))
@@ -68,7 +99,7 @@ def test_a_changed_configuration_starts_afresh(demos: Path, tmp_path: Path):
 
 def test_the_loss_falls(finished):
     out, metrics = finished
-    curve = [json.loads(line)["loss"] for line in (out / "loss.jsonl").open()]
+    curve = [entry["loss"] for entry in read_curve(out)]
     assert metrics["loss"] == curve[-1] < 0.7 * curve[0]
 
 

@@ -33,7 +33,7 @@ class Scalar(nn.Module):
 
 
 def walk(model: Scalar, path: list[float]):
-    """A loss whose gradient is always 1, so that Adam moves the weight by exactly the learning rate; records the weight."""
+    """A loss with gradient 1, so that Adam moves the weight by the learning rate; records the weight."""
 
     def loss(step: int) -> Tensor:
         path.append(float(model.weight.detach()))

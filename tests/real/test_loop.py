@@ -7,9 +7,9 @@ import pytest
 from real.arm import ArmFaultError
 from real.loop import EpisodeRecord, LoopConfig, run_episode
 from real.plane import Plane, PlaneConfig
-from real.schedule import chunk_noise
 from robots.actions import AgentDynamics, AgentReference
 from robots.errors import HandoffError, SafetyError
+from robots.noise import chunk_noise
 from tests.real.fakes import FakeArm, FakeClock, contract
 
 START = np.array([0.25, 0.25])
@@ -70,7 +70,7 @@ def test_policy_is_asked_every_eight_steps_with_its_own_noise():
     assert len(setup.calls) == 3
     for index, (observation, noise) in enumerate(setup.calls):
         assert observation.shape == (1, 2, 20)
-        np.testing.assert_array_equal(noise, chunk_noise(5, index, 16, 2))
+        np.testing.assert_array_equal(noise[0], chunk_noise(5, index, 16, 2))
 
 
 def test_streamed_motion_is_that_of_the_agent():

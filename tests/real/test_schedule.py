@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from real.schedule import ChunkSchedule, Freshness, ObservationHistory, Watchdog, WatchdogConfig, chunk_noise
+from real.schedule import ChunkSchedule, Freshness, ObservationHistory, Watchdog, WatchdogConfig
 from robots.errors import HandoffError, SafetyError
 from tests.real.fakes import contract
 
@@ -64,11 +64,3 @@ def test_history_repeats_the_first_observation_and_keeps_the_newest_last():
     history.append(np.array([2.0]))
     history.append(np.array([3.0]))
     assert history.stacked().tolist() == [[[2.0], [3.0]]]
-
-
-def test_noise_depends_on_seed_and_chunk_alone():
-    first = chunk_noise(7, 3, 16, 2)
-    np.testing.assert_array_equal(first, chunk_noise(7, 3, 16, 2))
-    assert not np.array_equal(first, chunk_noise(7, 4, 16, 2))
-    assert not np.array_equal(first, chunk_noise(8, 3, 16, 2))
-    assert first.dtype == np.float32

@@ -1,0 +1,51 @@
+"""The contract survives its JSON, and refuses what is not one."""
+
+from __future__ import annotations
+
+import pytest
+
+from robots.contract import Contract
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+
+CONTRACT = Contract(
+    task="push_t",
+    observation={
+        "keypoints": FieldSpec(shape=(9, 2), unit="m", frame="board"),
+        "agent": FieldSpec(shape=(2,), unit="m", frame="board"),
+    },
+    action=FieldSpec(shape=(2,), unit="m", frame="board"),
+    rate_hz=10.0,
+    n_obs_steps=2,
+    horizon=16,
+    n_action_steps=8,
+    action_interface="pd_target",
+    sampler="one-step",
+    training_data="d" * 64,
+    policy="p" * 64,
+)
+
+
+def test_json_round_trip_is_exact() -> None:
+    assert Contract.from_json(CONTRACT.to_json()) == CONTRACT
+
+
+def test_fields_keep_the_order_of_the_observation_vector() -> None:
+    assert list(Contract.from_json(CONTRACT.to_json()).observation) == ["keypoints", "agent"]
+
+
+def test_observation_size_counts_every_entry() -> None:
+    assert CONTRACT.observation_size == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        (CONTRACT.to_json().replace('"version": 1', '"version": 2'), "version 2, this build reads 1"),
+        (CONTRACT.to_json().replace('"horizon"', '"horizont"'), "did you mean 'horizon'"),
+    ],
+)
+def test_foreign_contract_is_refused(text: str, message: str) -> None:
+    with pytest.raises(HandoffError, match=message):
+        Contract.from_json(text)
