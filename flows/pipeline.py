@@ -1,10 +1,10 @@
 """The demo pipeline: from demonstrations to a moving arm, declared.
 
-ingest ──> pretrain ──> distil ──> export ─────────┬─> gate ──> deploy
-              │ ├────────────────> export_teacher ─┘
-              │ ├──> evaluate_teacher   (ten denoising steps)
-              │ └──> evaluate_control   (the undistilled teacher in one step)
-              └──────> distil ──> evaluate_student
+ingest ─> pretrain ─┬─> distil ─┬─> export ──────────┬─> gate ─> deploy
+                    │           └─> evaluate_student │
+                    ├─> export_teacher ──────────────┘
+                    ├─> evaluate_teacher   (ten denoising steps)
+                    └─> evaluate_control   (the undistilled teacher in one step)
 """
 
 from __future__ import annotations
@@ -64,14 +64,15 @@ def stages(config: PipelineConfig) -> list[Stage]:
     deployed = Stage(
         "deploy", "episodes", "flows.stages.deploy", config.deploy, {"bundle": bundle, "gate": gated}, exclusive=True
     )
+    # The order in which free cores take them up: while the student learns, its teacher is evaluated.
     return [
         demos,
         teacher,
-        evaluate("evaluate_teacher", teacher, None),
         student,
-        evaluate("evaluate_student", student, None),
+        evaluate("evaluate_teacher", teacher, None),
         evaluate("evaluate_control", teacher, 1),
         reference,
+        evaluate("evaluate_student", student, None),
         bundle,
         gated,
         deployed,

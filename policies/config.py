@@ -34,7 +34,7 @@ class DiffusionPolicyConfig:
     """Hidden units of every layer."""
     blocks: int = 4
     """Residual blocks of two layers each."""
-    condition: int = 256
+    condition: int = 128
     """Entries of the vector made of observation and noise level that modulates every block."""
     time_embedding: int = 64
     """Entries of the sinusoidal embedding of the noise level; even."""

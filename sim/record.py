@@ -11,20 +11,15 @@ from typing import Any
 import numpy as np
 
 from robots.config import config, to_plain
+from robots.episodes.formats.pusht import STREAM, pusht_schema
 from robots.errors import HandoffError
-from robots.spec import FieldSpec
 from robots.types import Policy, Progress
 from sim.evaluate import EvaluateConfig, digest, protocol_of, run_episodes
-from sim.gym import RATE_HZ
 from sim.rollout import Chunking, Episode
 from sim.tasks.push_t import SUCCESS_COVERAGE
 
-FIELDS = {
-    "agent": FieldSpec(shape=(2,), unit="m", frame="board", about="x, y of the pusher"),
-    "keypoints": FieldSpec(shape=(9, 2), unit="m", frame="board", about="x, y of nine points fixed to the T"),
-    "block_pose": FieldSpec(shape=(3,), unit="m, m, rad", frame="board", about="x, y, angle of the T"),
-    "action": FieldSpec(shape=(2,), unit="m", frame="board", about="x, y of the pusher's target"),
-}
+FIELDS = pusht_schema(images=False).streams[STREAM].fields
+"""What of the published demonstrations the set holds too."""
 
 MAX_TEST_SEEDS = 100_000
 """Seeds from the first test seed on that no recording may start from."""
@@ -109,17 +104,15 @@ def _check_seeds(config: RecordConfig) -> None:
 
 
 def _store(episodes: list[Episode], quantum: float, path: Path) -> None:
-    from robots.episodes.schema import EpisodeSchema, StreamSpec
     from robots.episodes.store import EpisodeStore
 
     shutil.rmtree(path, ignore_errors=True)
-    schema = EpisodeSchema(name="push_t", streams={"policy": StreamSpec(rate_hz=RATE_HZ, fields=FIELDS)})
-    with EpisodeStore.create(path, schema) as store, store.writer() as writer:
+    with EpisodeStore.create(path, pusht_schema(images=False)) as store, store.writer() as writer:
         for episode in episodes:
             assert episode.trajectory is not None
             frames = {name: _quantise(episode.trajectory[name], quantum) for name in FIELDS}
             metadata = {"seed": episode.seed, "coverage": episode.coverage, "success": episode.success}
-            writer.append({"policy": frames}, metadata)
+            writer.append({STREAM: frames}, metadata)
 
 
 def _quantise(values: np.ndarray, quantum: float) -> np.ndarray:

@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGES = [
     "ingest",
     "pretrain",
-    "evaluate_teacher",
     "distil",
-    "evaluate_student",
+    "evaluate_teacher",
     "evaluate_control",
     "export_teacher",
+    "evaluate_student",
     "export",
     "gate",
     "deploy",

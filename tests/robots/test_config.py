@@ -1,0 +1,60 @@
+"""Configurations refuse what they do not know, by its path."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, field
+
+import pytest
+
+from robots.config import config, to_plain, validate
+from robots.errors import HandoffError
+
+
+@config
+class Inner:
+    steps: int = 3
+    rate: float = 0.5
+
+
+@config
+class Outer:
+    name: str
+    inner: Inner = field(default_factory=Inner)
+
+
+def test_defaults_live_in_the_class() -> None:
+    assert validate(Outer, {"name": "a"}) == Outer(name="a", inner=Inner(steps=3, rate=0.5))
+
+
+def test_plain_values_round_trip() -> None:
+    outer = Outer(name="a", inner=Inner(steps=7))
+    assert to_plain(outer) == {"name": "a", "inner": {"steps": 7, "rate": 0.5}}
+    assert validate(Outer, to_plain(outer)) == outer
+
+
+def test_configuration_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Inner().steps = 4  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "a", "inner": {"stepz": 1}}, "unknown key 'demo.inner.stepz', did you mean 'steps'?"),
+        ({"name": "a", "colour": 1}, "unknown key 'demo.colour', known keys: inner, name"),
+        ({}, "missing key 'demo.name'"),
+        ({"name": "a", "inner": {"steps": "many"}}, "'demo.inner.steps' is 'many'"),
+        ({"name": "a", "inner": {"steps": 1, "rate": "x", "z": 0}}, "'demo.inner.rate' is 'x'"),
+    ],
+)
+def test_what_does_not_fit_is_named_by_its_path(values: dict, message: str) -> None:
+    with pytest.raises(HandoffError) as caught:
+        validate(Outer, values, "demo")
+    assert message in str(caught.value)
+
+
+def test_every_problem_is_told_at_once() -> None:
+    with pytest.raises(HandoffError) as caught:
+        validate(Outer, {"inner": {"stepz": 1}}, "demo")
+    assert "demo.name" in str(caught.value)
+    assert "demo.inner.stepz" in str(caught.value)
