@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robots.durable import sync_path, sync_tree, write_atomically
 from robots.errors import HandoffError
 
 MANIFEST = "manifest.json"
@@ -102,8 +103,9 @@ def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Ar
     }
     digest = json_digest({name: entry["sha256"] for name, entry in files.items()})
     write_json(partial / MANIFEST, {"kind": kind, "digest": digest, **record, "files": files})
+    sync_tree(partial)
     os.rename(partial, final)
-    _sync(final.parent)
+    sync_path(final.parent)
     return Artifact(kind, final, digest)
 
 
@@ -119,19 +121,5 @@ def json_digest(value: Any) -> str:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Writes JSON so that the file is always whole: temporary file, fsync, rename."""
-    temporary = file.with_name(file.name + ".tmp")
-    with temporary.open("w") as stream:
-        json.dump(value, stream, indent=1, sort_keys=False)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, file)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Writes JSON so that the file is always whole."""
+    write_atomically(file, (json.dumps(value, indent=1) + "\n").encode())

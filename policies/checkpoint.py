@@ -18,7 +18,7 @@ from torch import Tensor
 
 from policies.config import PolicyCard
 from robots.config import to_plain, validate
-from robots.episodes.durable import explain_write_errors, write_atomically
+from robots.durable import explain_write_errors, write_atomically
 from robots.errors import HandoffError
 
 CARD, WEIGHTS = "config.json", "policy.safetensors"

@@ -15,7 +15,7 @@ import numpy as np
 from robots.actions import PD_TARGET
 from robots.config import config
 from robots.contract import CONTRACT_KEY, Contract
-from robots.episodes.durable import explain_write_errors, write_atomically
+from robots.durable import explain_write_errors, write_atomically
 from robots.types import Progress
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from policies.checkpoint import read_state, save_state
 from policies.config import TrainingConfig
 from robots.config import to_plain
-from robots.episodes.durable import write_atomically
+from robots.durable import write_atomically
 from robots.errors import HandoffError
 from robots.types import Progress
 

@@ -31,7 +31,7 @@ class RecordConfig:
 
     first_seed: int = 500_000
     """Attempt i starts from seed `first_seed + i`, far from the seeds of evaluation."""
-    attempts: int = 400
+    attempts: int = 600
     """Episodes run."""
     keep: int = 200
     """Successful episodes kept, the first ones in the order of seeds."""

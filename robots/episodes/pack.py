@@ -8,7 +8,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from robots.episodes.durable import explain_write_errors, sync_tree
+from robots.durable import explain_write_errors, sync_tree
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 

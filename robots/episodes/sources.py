@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from robots.config import config
+from robots.durable import write_atomically
 from robots.episodes.demonstrations import identify
-from robots.episodes.durable import write_atomically
 from robots.errors import HandoffError
 from robots.types import Progress, no_progress
 

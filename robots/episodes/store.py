@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robots.episodes.durable import WriterLock, explain_write_errors, sync_tree, write_atomically
+from robots.durable import WriterLock, explain_write_errors, sync_tree, write_atomically
 from robots.episodes.index import (
     EpisodeRecord,
     Index,

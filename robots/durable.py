@@ -21,16 +21,16 @@ def write_atomically(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, path)
-    _sync(path.parent)
+    sync_path(path.parent)
 
 
 def sync_tree(root: Path) -> None:
     """Flushes every file and folder below and at `root`, and the entry of `root` itself, to the disk."""
     for folder, _, files in os.walk(root):
         for name in files:
-            _sync(Path(folder) / name)
-        _sync(Path(folder))
-    _sync(root.parent)
+            sync_path(Path(folder) / name)
+        sync_path(Path(folder))
+    sync_path(root.parent)
 
 
 @contextmanager
@@ -86,7 +86,8 @@ class WriterLock:
             self.release()
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Flushes one file, or the entries of one folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
