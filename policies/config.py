@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from robots.config import config
+from robots.errors import HandoffError
 from robots.spec import FieldSpec
 
 
@@ -18,6 +19,8 @@ class DiffusionPolicyConfig:
     """Concatenated, each flattened, in this order into the O entries of one step."""
     action_field: str = "action"
     """The action, A entries."""
+    anchor_field: str | None = "agent"
+    """Observation field, A entries, to whose newest value the actions are relative; None takes them as they are."""
     n_obs_steps: int = 2
     """Newest steps that the policy sees."""
     horizon: int = 16
@@ -28,14 +31,12 @@ class DiffusionPolicyConfig:
     """Noise levels of the squared-cosine schedule."""
     inference_steps: int = 10
     """DDIM steps when sampling; divides `train_timesteps`."""
-    clip: float = 1.0
+    clip: float = 3.0
     """Bound on every clean sample that the sampler works out [normalised units]."""
     width: int = 512
     """Hidden units of every layer."""
     blocks: int = 4
     """Residual blocks of two layers each."""
-    condition: int = 128
-    """Entries of the vector made of observation and noise level that modulates every block."""
     time_embedding: int = 64
     """Entries of the sinusoidal embedding of the noise level; even."""
 
@@ -94,6 +95,26 @@ class PolicyCard:
         from math import prod
 
         return sum(prod(spec.shape) for spec in self.observation.values())
+
+    @property
+    def anchor(self) -> int | None:
+        """Entry of the observation vector at which the field begins that actions are relative to; None without one.
+
+        Raises:
+            HandoffError: there is no such field, or it has not the entries of an action.
+        """
+        from math import prod
+
+        name = self.model.anchor_field
+        if name is None:
+            return None
+        if name not in self.observation or prod(self.observation[name].shape) != self.action_size:
+            raise HandoffError(
+                f"policy: anchor_field '{name}' must be an observed field with the {self.action_size} entries of an "
+                f"action; observed are {sorted(self.observation)}."
+            )
+        before = list(self.observation)[: list(self.observation).index(name)]
+        return sum(prod(self.observation[field].shape) for field in before)
 
     @property
     def action_size(self) -> int:

@@ -18,7 +18,7 @@ from policies.diffusion import DiffusionPolicy
 from policies.generative import NoiseSchedule, cosine_schedule
 from policies.normalize import MinMaxStatistics
 from policies.training import Loss, autocast, rng
-from policies.windows import Windows, select_windows, shuffled_batch, window_index
+from policies.windows import Windows, chunks, select_windows, shuffled_batch, window_index
 
 _SPLIT, _VALIDATION = (1 << 61), (1 << 61) + 1
 """Numbers of the draws for the held-out episodes and for their noise, apart from those of the updates."""
@@ -43,25 +43,35 @@ def new_policy(data: Demonstrations, held_out: np.ndarray, sizes: DiffusionPolic
     """An untrained policy on the CPU, its normalisers fitted to the episodes that are not `held_out`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = DiffusionPolicy(sizes, data.observation_MO.shape[1], data.action_MA.shape[1])
-    observed, acted = MinMaxStatistics(data.observation_MO.shape[1]), MinMaxStatistics(data.action_MA.shape[1])
+        module = DiffusionPolicy(sizes, data.observation_MO.shape[1], data.action_MA.shape[1], data.card.anchor)
+    observed = MinMaxStatistics(data.observation_MO.shape[1])
     for episode, (start, end) in enumerate(zip([0, *data.ends_E[:-1]], data.ends_E, strict=True)):
         if episode not in held_out:
             observed.update(data.observation_MO[start:end])
-            acted.update(data.action_MA[start:end])
     module.normalize_observation.fit(observed)
-    module.normalize_action.fit(acted)
+    index = window_index(data.ends_E, sizes.n_obs_steps, sizes.horizon, sizes.n_action_steps)
+    chunk_NHA = chunks(index, data.observation_MO, data.action_MA, module.anchor)
+    module.normalize_action.fit(chunk_NHA[~np.isin(index.episode_N, held_out)])
     return module
 
 
 def split_windows(data: Demonstrations, held_out: np.ndarray, module: DiffusionPolicy) -> Split:
     """The windows of `data`, normalised, on the device of `module`."""
+    learned = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
+    return Split(*(normalized_windows(data, module, chosen) for chosen in (learned, held_out)))
+
+
+def normalized_windows(data: Demonstrations, module: DiffusionPolicy, episodes: np.ndarray) -> Windows:
+    """The windows of `episodes`, normalised as the policy does, on its device."""
     sizes, device = module.config, module.normalize_action.centre.device
     index = window_index(data.ends_E, sizes.n_obs_steps, sizes.horizon, sizes.n_action_steps)
-    observation_MO = module.normalize_observation(torch.from_numpy(data.observation_MO).to(device))
-    action_MA = module.normalize_action(torch.from_numpy(data.action_MA).to(device))
-    learned = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
-    return Split(*(select_windows(index, observation_MO, action_MA, chosen) for chosen in (learned, held_out)))
+    chunk_NHA = chunks(index, data.observation_MO, data.action_MA, module.anchor)
+    return select_windows(
+        index,
+        module.normalize_observation(torch.from_numpy(data.observation_MO).to(device)),
+        module.normalize_action(torch.from_numpy(chunk_NHA).to(device)),
+        episodes,
+    )
 
 
 def denoising_loss(module: DiffusionPolicy, windows: Windows, batch_size: int, seed: int, precision: str) -> Loss:
@@ -74,7 +84,7 @@ def denoising_loss(module: DiffusionPolicy, windows: Windows, batch_size: int, s
         seed: of order, noise and noise levels.
         precision: `bf16` or `fp32`.
     """
-    device = windows.action_MA.device
+    device = windows.chunk_NHA.device
     schedule = cosine_schedule(module.config.train_timesteps).to(device)
 
     def loss(step: int) -> Tensor:
@@ -87,7 +97,7 @@ def denoising_loss(module: DiffusionPolicy, windows: Windows, batch_size: int, s
 @torch.no_grad()
 def validation_loss(module: DiffusionPolicy, windows: Windows, seed: int) -> float:
     """The same error on held-out windows, each at a few noise levels, in fp32."""
-    device = windows.action_MA.device
+    device = windows.chunk_NHA.device
     chosen_B = torch.arange(len(windows), device=device).repeat(_VALIDATION_DRAWS)
     schedule = cosine_schedule(module.config.train_timesteps).to(device)
     return float(_velocity_error(module, windows, chosen_B, schedule, rng(seed, _VALIDATION), "fp32"))

@@ -15,7 +15,7 @@ from policies.checkpoint import read_card, read_weights
 from policies.config import DiffusionPolicyConfig, PolicyCard
 from policies.generative import ddim_sample, ddim_steps
 from policies.networks.mlp import MlpDenoiser
-from policies.normalize import MinMaxNormalizer
+from policies.normalize import MinMaxNormalizer, StandardNormalizer
 from robots.errors import HandoffError
 from robots.types import Policy
 
@@ -27,22 +27,25 @@ class DiffusionPolicy(nn.Module):
         config: sizes and sampler.
         observation_size: O.
         action_size: A.
+        anchor: entry of the observation from which on the A entries stand that actions are relative to, or None.
     """
 
-    def __init__(self, config: DiffusionPolicyConfig, observation_size: int, action_size: int) -> None:
+    def __init__(
+        self, config: DiffusionPolicyConfig, observation_size: int, action_size: int, anchor: int | None
+    ) -> None:
         super().__init__()
         self.config = config
+        self.anchor = anchor
         self.observation_shape = (config.n_obs_steps, observation_size)
         self.chunk_shape = (config.horizon, action_size)
         self.normalize_observation = MinMaxNormalizer(observation_size)
-        self.normalize_action = MinMaxNormalizer(action_size)
+        self.normalize_action = StandardNormalizer(self.chunk_shape)
         self.denoiser = MlpDenoiser(
             self.chunk_shape,
             self.observation_shape,
             config.train_timesteps,
             config.width,
             config.blocks,
-            config.condition,
             config.time_embedding,
         )
         self.steps = ddim_steps(config.train_timesteps, config.inference_steps)
@@ -54,7 +57,10 @@ class DiffusionPolicy(nn.Module):
             observation_BTO: physical units, newest step last.
             noise_BHA: standard normal.
         """
-        return self.normalize_action.inverse(self.sample(self.normalize_observation(observation_BTO), noise_BHA))
+        chunk_BHA = self.normalize_action.inverse(self.sample(self.normalize_observation(observation_BTO), noise_BHA))
+        if self.anchor is None:
+            return chunk_BHA
+        return chunk_BHA + observation_BTO[:, -1:, self.anchor : self.anchor + self.chunk_shape[1]]
 
     def sample(self, observation_BTO: Tensor, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
@@ -77,7 +83,7 @@ def load_module(path: Path, steps: int | None = None, device: str = "cpu") -> tu
         HandoffError: no policy there, a damaged one, or steps that do not divide the schedule.
     """
     card = read_card(path)
-    module = DiffusionPolicy(card.model, card.observation_size, card.action_size)
+    module = DiffusionPolicy(card.model, card.observation_size, card.action_size, card.anchor)
     try:
         module.load_state_dict(read_weights(path))
     except RuntimeError as error:

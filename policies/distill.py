@@ -12,6 +12,8 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from policies.config import TrainingConfig
 from robots.config import config
 from robots.types import Progress
@@ -50,8 +52,9 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
     from policies.checkpoint import WEIGHTS, digest_file, save_policy
     from policies.curve import draw_curve
     from policies.demonstrations import read_demonstrations
+    from policies.denoising import normalized_windows
     from policies.diffusion import load_module
-    from policies.same_noise import TABLE, all_windows, make_targets, same_noise_loss, student_of
+    from policies.same_noise import TABLE, make_targets, same_noise_loss, student_of
     from policies.training import STATE, job_identity, resolve_device, resolve_precision, torch_threads, train
 
     training = config.training
@@ -59,7 +62,8 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
     precision = resolve_precision(training.precision, device)
     with torch_threads(training.threads):
         expert, card = load_module(teacher, device=device.type)
-        windows = all_windows(read_demonstrations(demos, card.model), expert)
+        data = read_demonstrations(demos, card.model)
+        windows = normalized_windows(data, expert, np.arange(len(data.ends_E)))
         identity = job_identity(config, windows.digest() + digest_file(teacher / WEIGHTS), precision, device)
         targets = make_targets(config, expert, windows, precision, identity, out, progress)
         student = student_of(expert)

@@ -51,7 +51,7 @@ def export(
     """Writes `policy.onnx` and `golden.npz` to `out`.
 
     `golden.npz` holds `observation` (N, T, O), `noise` and `action` (N, H, A), float32 and in physical units where
-    they have any, as torch computes them in float32, and `action_scale` (A,), physical units per normalised unit.
+    they have any, as torch computes them in float32, and `action_scale` (H, A), physical units per normalised unit.
 
     Args:
         config: how.
@@ -139,7 +139,7 @@ def golden_examples(
     noise = rng(config.seed, 0).standard_normal((len(chosen), *module.chunk_shape), dtype=np.float32)
     with torch.no_grad():
         action = module(torch.from_numpy(observation), torch.from_numpy(noise)).numpy()
-    scale = module.normalize_action.half_range.numpy()
+    scale = module.normalize_action.scale.numpy()
     return {"observation": observation, "noise": noise, "action": action, "action_scale": scale}
 
 

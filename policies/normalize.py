@@ -1,4 +1,4 @@
-"""Min-max normalisation to [-1, 1], gathered in one pass over the data and saved with the policy."""
+"""Normalisation, fitted to the data and saved with the policy: min-max for observations, standard for chunks."""
 
 from __future__ import annotations
 
@@ -36,6 +36,39 @@ class MinMaxStatistics:
         if len(rows):
             self.low = np.minimum(self.low, rows.min(axis=0))
             self.high = np.maximum(self.high, rows.max(axis=0))
+
+
+class StandardNormalizer(nn.Module):
+    """Maps every entry to mean 0 and standard deviation 1/2, so that most of it lies in [-1, 1], and back."""
+
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        """The identity on entries of `shape`, until `fit` or a loaded state sets it."""
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(shape))
+        self.register_buffer("scale", torch.ones(shape))
+
+    def fit(self, values: np.ndarray) -> None:
+        """Takes mean and deviation of `values`, `(N, *shape)`, over.
+
+        Raises:
+            HandoffError: there are none, or one is not finite.
+        """
+        if not len(values) or not np.isfinite(values).all():
+            raise HandoffError(f"normaliser: {len(values)} values, expected at least one and all of them finite.")
+        deviation = values.std(axis=0, dtype=np.float64)
+        self.centre.copy_(torch.from_numpy(values.mean(axis=0, dtype=np.float64)))
+        self.scale.copy_(torch.from_numpy(np.where(deviation > _CONSTANT, 2.0 * deviation, 1.0)))
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Physical to normalised."""
+        return (value - self.centre) / self.scale
+
+    def inverse(self, value: Tensor) -> Tensor:
+        """Normalised to physical."""
+        return value * self.scale + self.centre
 
 
 class MinMaxNormalizer(nn.Module):

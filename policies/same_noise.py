@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from policies.checkpoint import read_state, save_state
-from policies.demonstrations import Demonstrations
 from policies.diffusion import DiffusionPolicy
 from policies.distill import DistilConfig
 from policies.generative import ddim_steps
 from policies.training import Loss, autocast, rng
-from policies.windows import Windows, select_windows, shuffled_batch, window_index
+from policies.windows import Windows, shuffled_batch
 from robots.types import Progress
 
 TABLE = "targets.pt"
@@ -39,19 +38,10 @@ class Targets(NamedTuple):
     """Processor time that they took."""
 
 
-def all_windows(data: Demonstrations, expert: DiffusionPolicy) -> Windows:
-    """Every window of `data`, normalised as the teacher does, on its device."""
-    sizes, device = expert.config, expert.normalize_action.centre.device
-    index = window_index(data.ends_E, sizes.n_obs_steps, sizes.horizon, sizes.n_action_steps)
-    observation_MO = expert.normalize_observation(torch.from_numpy(data.observation_MO).to(device))
-    action_MA = expert.normalize_action(torch.from_numpy(data.action_MA).to(device))
-    return select_windows(index, observation_MO, action_MA, np.arange(len(data.ends_E)))
-
-
 def student_of(expert: DiffusionPolicy) -> DiffusionPolicy:
     """A trainable copy of the teacher that samples in one step."""
     sizes = replace(expert.config, inference_steps=1)
-    student = DiffusionPolicy(sizes, expert.observation_shape[1], expert.chunk_shape[1])
+    student = DiffusionPolicy(sizes, expert.observation_shape[1], expert.chunk_shape[1], expert.anchor)
     student.load_state_dict(expert.state_dict())
     return student.to(expert.normalize_action.centre.device)
 
@@ -67,7 +57,7 @@ def make_targets(
     progress: Progress,
 ) -> Targets:
     """Samples the teacher on every pair of the table, going on from what a killed run left in `out`."""
-    device, size = windows.action_MA.device, config.teacher_batch
+    device, size = windows.chunk_NHA.device, config.teacher_batch
     passes = -(-config.targets // size)
     chunk_PHA = torch.empty(passes * size, *expert.chunk_shape)
     state = read_state(out / TABLE, identity)
@@ -99,7 +89,7 @@ def same_noise_loss(
     student: DiffusionPolicy, windows: Windows, targets: Targets, batch_size: int, seed: int, precision: str
 ) -> Loss:
     """Mean squared distance of the student's chunk, before clipping, from the teacher's, over each update's batch."""
-    device = windows.action_MA.device
+    device = windows.chunk_NHA.device
     (step_,) = ddim_steps(student.config.train_timesteps, 1)
 
     def loss(step: int) -> Tensor:

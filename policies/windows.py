@@ -65,21 +65,20 @@ class Windows:
     """Recorded steps on the training device, with the rows that make up each window."""
 
     observation_MO: Tensor
-    action_MA: Tensor
     observation_NT: Tensor
-    action_NH: Tensor
+    chunk_NHA: Tensor
 
     def __len__(self) -> int:
-        return len(self.action_NH)
+        return len(self.chunk_NHA)
 
     def batch(self, windows_B: Tensor) -> tuple[Tensor, Tensor]:
         """The observations (B, T, O) and chunks (B, H, A) of the windows numbered `windows_B`."""
-        return self.observations(windows_B), self.action_MA[self.action_NH[windows_B]]
+        return self.observations(windows_B), self.chunk_NHA[windows_B]
 
     def digest(self) -> str:
         """Digest (hex sha256) of the windows' numbers."""
         digest = hashlib.sha256()
-        for tensor in (self.observation_MO, self.action_MA, self.observation_NT, self.action_NH):
+        for tensor in (self.observation_MO, self.observation_NT, self.chunk_NHA):
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
@@ -89,12 +88,28 @@ class Windows:
 
 
 def select_windows(
-    index: WindowIndex, observation_MO: Tensor, action_MA: Tensor, episodes: Sequence[int] | np.ndarray
+    index: WindowIndex, observation_MO: Tensor, chunk_NHA: Tensor, episodes: Sequence[int] | np.ndarray
 ) -> Windows:
     """The windows of `episodes`, on the device of the recorded steps."""
-    chosen = np.isin(index.episode_N, episodes)
-    rows = (torch.from_numpy(rows[chosen]).to(action_MA.device) for rows in (index.observation_NT, index.action_NH))
-    return Windows(observation_MO, action_MA, *rows)
+    chosen_N = torch.from_numpy(np.isin(index.episode_N, episodes))
+    observation_NT = torch.from_numpy(index.observation_NT)[chosen_N].to(chunk_NHA.device)
+    return Windows(observation_MO, observation_NT, chunk_NHA[chosen_N.to(chunk_NHA.device)])
+
+
+def chunks(index: WindowIndex, observation_MO: np.ndarray, action_MA: np.ndarray, anchor: int | None) -> np.ndarray:
+    """The chunk (N, H, A) of every window in physical units.
+
+    Args:
+        index: of the windows.
+        observation_MO: recorded.
+        action_MA: recorded.
+        anchor: entry of the observation from which on the A entries stand that actions are relative to, as seen at
+            the window's newest observed step; None leaves the actions as they are.
+    """
+    chunk_NHA = action_MA[index.action_NH]
+    if anchor is None:
+        return chunk_NHA
+    return chunk_NHA - observation_MO[index.observation_NT[:, -1], None, anchor : anchor + action_MA.shape[1]]
 
 
 def shuffled_batch(size: int, count: int, step: int, seed: int) -> np.ndarray:

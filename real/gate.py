@@ -39,7 +39,7 @@ def gate(config: GateConfig, bundle: Path, reference: Path, out: Path, progress:
     Args:
         config: the thresholds.
         bundle: directory with `policy.onnx` and `golden.npz` (`observation` (N,T,O), `noise` and `action` (N,H,A) as
-            torch computed it, `action_scale` (A,) physical units per normalised unit).
+            torch computed it, `action_scale` (H, A) physical units per normalised unit).
         reference: directory with the `policy.onnx` that the bundle was distilled from.
         out: directory for `gate.json` and `latency.png`.
         progress: told the inferences done.
@@ -109,10 +109,11 @@ def _read_golden(path: Path) -> dict[str, np.ndarray]:
     for name, array in golden.items():
         if not array.size or not np.isfinite(array).all():
             raise HandoffError(f"gate: {path}: {name} is empty or not finite. Did the export diverge?")
-    if golden["action_scale"].shape != golden["action"].shape[-1:] or not (golden["action_scale"] > 0.0).all():
+    scale, chunk = golden["action_scale"], golden["action"].shape[1:]
+    if scale.shape != chunk or not (scale > 0.0).all():
         raise HandoffError(
-            f"gate: {path}: action_scale is {golden['action_scale'].tolist()}, expected "
-            f"{golden['action'].shape[-1]} positive numbers (physical units per normalised unit)."
+            f"gate: {path}: action_scale has shape {scale.shape} and a smallest entry of {scale.min():g}, expected {chunk} "
+            "positive numbers (physical units per normalised unit)."
         )
     return golden
 

@@ -21,7 +21,6 @@ TINY = DiffusionPolicyConfig(
     inference_steps=4,
     width=16,
     blocks=1,
-    condition=16,
     time_embedding=8,
 )
 

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from policies.checkpoint import save_policy
-from policies.diffusion import DiffusionPolicy, load_policy
-from policies.normalize import MinMaxStatistics
+from policies.diffusion import DiffusionPolicy, load_module, load_policy
 from robots.errors import HandoffError
 from tests.policies.conftest import TINY
 from tests.policies.test_checkpoint import CARD
@@ -14,15 +13,13 @@ from tests.policies.test_checkpoint import CARD
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An untrained policy with weights large enough to matter, for actions from -0.1 to 0.3 m."""
+    """An untrained policy with weights large enough to matter, for actions -0.1 to 0.3 m away from the agent."""
     path = tmp_path_factory.mktemp("policy")
     torch.manual_seed(0)
-    module = DiffusionPolicy(TINY, observation_size=4, action_size=2)
+    module = DiffusionPolicy(TINY, observation_size=4, action_size=2, anchor=2)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    statistics = MinMaxStatistics(2)
-    statistics.update(np.array([[-0.1, -0.1], [0.3, 0.3]]))
-    module.normalize_action.fit(statistics)
+    module.normalize_action.fit(np.stack([np.full((4, 2), -0.1), np.full((4, 2), 0.3)]))
     save_policy(path, CARD, module.state_dict())
     return path
 
@@ -50,10 +47,18 @@ def test_rows_do_not_depend_on_their_batch(saved: Path):
     assert np.abs(policy(observation, noise) - alone).max() / 0.2 <= 1e-5
 
 
-def test_actions_stay_within_the_range_of_the_demonstrations(saved: Path):
-    action = load_policy(saved)(*inputs(200))
-    assert action.min() >= -0.1 - 1e-6
-    assert action.max() <= 0.3 + 1e-6
+def test_actions_are_clipped_around_the_newest_position_of_the_agent(saved: Path):
+    observation, noise = inputs(200)
+    away = load_policy(saved)(observation, noise) - observation[:, -1:, 2:]
+    # Mean 0.1 m and deviation 0.2 m: normalised by 0.4 m.
+    assert np.abs((away - 0.1) / 0.4).max() <= TINY.clip + 1e-5
+
+
+def test_chunk_moves_along_with_the_agent_it_is_relative_to(saved: Path):
+    module, _ = load_module(saved)
+    observation, noise = (torch.from_numpy(part) for part in inputs(5))
+    chunk = module.normalize_action.inverse(module.sample(module.normalize_observation(observation), noise))
+    assert torch.allclose(module(observation, noise), chunk + observation[:, -1:, 2:], atol=1e-7)
 
 
 def test_the_number_of_steps_can_be_overridden(saved: Path):
@@ -89,7 +94,7 @@ def test_a_missing_policy_is_named(tmp_path: Path):
 
 
 def test_weights_of_another_size_are_named(saved: Path, tmp_path: Path):
-    module = DiffusionPolicy(TINY, observation_size=5, action_size=2)
+    module = DiffusionPolicy(TINY, observation_size=5, action_size=2, anchor=2)
     save_policy(tmp_path, CARD, module.state_dict())
     with pytest.raises(HandoffError, match=r"weights and config\.json disagree"):
         load_policy(tmp_path)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from policies.normalize import MinMaxNormalizer, MinMaxStatistics
+from policies.normalize import MinMaxNormalizer, MinMaxStatistics, StandardNormalizer
 from robots.errors import HandoffError
 
 
@@ -57,3 +57,24 @@ def test_rows_of_another_size_are_refused():
 def test_no_data_is_refused():
     with pytest.raises(HandoffError, match="no data seen"):
         MinMaxNormalizer(2).fit(MinMaxStatistics(2))
+
+
+def test_standard_normaliser_gives_mean_zero_and_deviation_one_half():
+    values = np.random.default_rng(0).normal(3.0, 0.2, (5000, 4, 2))
+    normalizer = StandardNormalizer((4, 2))
+    normalizer.fit(values)
+    normalized = normalizer(torch.from_numpy(values)).numpy()
+    np.testing.assert_allclose(normalized.mean(axis=0), 0.0, atol=1e-5)
+    np.testing.assert_allclose(normalized.std(axis=0), 0.5, atol=1e-5)
+    np.testing.assert_allclose(normalizer.inverse(torch.from_numpy(normalized)).numpy(), values, atol=1e-5)
+
+
+def test_standard_normaliser_only_centres_a_constant():
+    normalizer = StandardNormalizer((1,))
+    normalizer.fit(np.full((7, 1), 2.0))
+    assert normalizer(torch.tensor([2.5])).item() == 0.5
+
+
+def test_standard_normaliser_refuses_what_is_not_finite():
+    with pytest.raises(HandoffError, match="all of them finite"):
+        StandardNormalizer((1,)).fit(np.array([[np.nan]]))

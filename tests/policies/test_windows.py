@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from policies.windows import select_windows, shuffled_batch, window_index
+from policies.windows import chunks, select_windows, shuffled_batch, window_index
 from robots.errors import HandoffError
 
 
@@ -40,12 +40,20 @@ def test_no_window_at_all_is_refused():
 
 def test_a_batch_holds_the_rows_of_its_windows():
     index = window_index(np.array([5, 8]), 2, 4, 2)
-    steps = torch.arange(8.0)[:, None]
-    windows = select_windows(index, steps, 10 * steps, episodes=[1])
+    steps = np.arange(8.0)[:, None]
+    chunk = torch.from_numpy(chunks(index, steps, 10 * steps, anchor=None))
+    windows = select_windows(index, torch.from_numpy(steps), chunk, episodes=[1])
     observation, action = windows.batch(torch.tensor([1]))
     assert len(windows) == 2
     assert observation.tolist() == [[[5.0], [6.0]]]
     assert action.tolist() == [[[50.0], [60.0], [70.0], [70.0]]]
+
+
+def test_anchored_actions_are_relative_to_the_newest_observation_of_their_window():
+    index = window_index(np.array([5]), n_obs_steps=2, horizon=4, n_action_steps=2)
+    observation = np.stack([np.zeros(5), np.arange(5.0)], axis=1)
+    relative = chunks(index, observation, 10 * np.arange(5.0)[:, None], anchor=1)
+    assert relative[2].tolist() == [[8.0], [18.0], [28.0], [38.0]]
 
 
 def test_an_epoch_shows_every_window_once():

@@ -12,7 +12,7 @@ from tests.real.onnx_models import save_policy
 
 # Times of the tiny models say nothing: only the checks that a test is about are strict.
 LENIENT = GateConfig(p99_ms=1e6, min_speedup=0.0, repeats=40, warmup=2)
-SCALE = np.array([0.25, 0.5])
+SCALE = np.tile([0.25, 0.5], (16, 1))
 
 
 @pytest.fixture
@@ -98,6 +98,6 @@ def test_missing_golden_array_is_named(bundles):
 
 
 def test_bad_action_scale_is_refused(bundles):
-    change_golden(bundles, action_scale=np.array([0.0, 1.0]))
-    with pytest.raises(HandoffError, match="expected 2 positive numbers"):
+    change_golden(bundles, action_scale=0.0 * SCALE)
+    with pytest.raises(HandoffError, match=r"smallest entry of 0, expected \(16, 2\) positive numbers"):
         run(bundles)
