@@ -24,7 +24,7 @@ class DistilConfig:
     """A one-step student of a diffusion policy."""
 
     training: TrainingConfig = field(
-        default_factory=lambda: TrainingConfig(steps=4_000, learning_rate=3e-4, decay_fraction=0.7)
+        default_factory=lambda: TrainingConfig(steps=8_000, learning_rate=1e-3, decay_fraction=0.7)
     )
     targets: int = 262_144
     """Pairs of noise and teacher's chunk in the table, spread evenly over the windows of the demonstrations."""

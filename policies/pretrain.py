@@ -20,7 +20,7 @@ class PretrainConfig:
     """A diffusion policy from demonstrations."""
 
     policy: DiffusionPolicyConfig = field(default_factory=DiffusionPolicyConfig)
-    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=18_000, learning_rate=5e-4))
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=20_000, learning_rate=1e-3))
     validation_fraction: float = 0.02
     """Share of the episodes that is held out to report a validation loss; 0 learns from all."""
 

@@ -15,6 +15,7 @@ from robots.spec import FieldSpec
 
 TINY = DiffusionPolicyConfig(
     observation_fields=("goal", "agent"),
+    n_obs_steps=2,
     horizon=4,
     n_action_steps=2,
     train_timesteps=20,
