@@ -112,8 +112,8 @@ def _read_golden(path: Path) -> dict[str, np.ndarray]:
     scale, chunk = golden["action_scale"], golden["action"].shape[1:]
     if scale.shape != chunk or not (scale > 0.0).all():
         raise HandoffError(
-            f"gate: {path}: action_scale has shape {scale.shape} and a smallest entry of {scale.min():g}, expected {chunk} "
-            "positive numbers (physical units per normalised unit)."
+            f"gate: {path}: action_scale has shape {scale.shape} and a smallest entry of {scale.min():g}, "
+            f"expected {chunk} positive numbers (physical units per normalised unit)."
         )
     return golden
 
