@@ -26,7 +26,9 @@ class GateConfig:
     warmup: int = 100
     """Inferences of each bundle before measuring."""
     repeats: int = 2000
-    """Measured inferences of the bundle; the reference is timed in turns, once for every `reference_every` of them."""
+    """Measured inferences of the bundle."""
+    block: int = 50
+    """Inferences of the bundle in a row before the reference has its turn, so that each is timed as it runs alone."""
     reference_every: int = 5
     """Inferences of the bundle per inference of the (slow) reference."""
     min_speedup: float = 8.0
@@ -131,7 +133,7 @@ def _parity(policy: OnnxPolicy, golden: dict[str, np.ndarray]) -> float:
 def _time_in_turns(
     config: GateConfig, policy: OnnxPolicy, teacher: OnnxPolicy, golden: dict[str, np.ndarray], progress: Progress
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Single-row times [ms]. In turns, so that a slow spell of the machine slows both."""
+    """Single-row times [ms]. Block by block in turns, so that a slow spell of the machine slows both."""
     rows = len(golden["observation"])
 
     def once(model: OnnxPolicy, i: int) -> float:
@@ -145,11 +147,11 @@ def _time_in_turns(
         if i % config.reference_every == 0:
             once(teacher, i)
     own, reference = [], []
-    for i in range(config.repeats):
-        own.append(once(policy, i))
-        if i % config.reference_every == 0:
-            reference.append(once(teacher, i))
-        progress(i + 1, config.repeats, f"{own[-1]:.2f} ms")
+    for first in range(0, config.repeats, config.block):
+        turn = range(first, min(first + config.block, config.repeats))
+        own += [once(policy, i) for i in turn]
+        reference += [once(teacher, i) for i in turn[:: config.reference_every]]
+        progress(turn.stop, config.repeats, f"{own[-1]:.2f} ms")
     return np.array(own), np.array(reference)
 
 

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.slow
 
 LENGTH = 16
 MODEL = DiffusionPolicyConfig(
-    observation_fields=("goal", "agent"), n_obs_steps=1, horizon=LENGTH, n_action_steps=LENGTH, width=64, blocks=2
+    observation_fields=("goal", "agent"), n_obs_steps=1, horizon=LENGTH, n_action_steps=LENGTH, width=256
 )
-TRAINING = TrainingConfig(steps=2000, learning_rate=1e-3, batch_size=128, precision="fp32")
+TRAINING = TrainingConfig(steps=6000, learning_rate=1e-3, batch_size=128, precision="fp32")
 ROLLOUTS = 200
 
 
@@ -64,7 +64,7 @@ def ways(chunk: np.ndarray) -> tuple[float, float, float]:
 def assert_keeps_both_ways(chunk: np.ndarray) -> None:
     over, under, through = ways(chunk)
     assert min(over, under) >= 0.25
-    assert through <= 0.1
+    assert through <= 0.05
 
 
 def test_regression_without_noise_drives_into_the_obstacle(forks: Path, tmp_path: Path):
