@@ -323,6 +323,9 @@ def arm_state(state: Any) -> ArmState:
 
 def error_names(errors: Any) -> tuple[str, ...]:
     """Names of the flags that are set in a `franky.Errors`."""
+    # One call into C++ for the usual case, that nothing is wrong.
+    if not any(errors.__getstate__()):
+        return ()
     flags = (name for name, member in vars(type(errors)).items() if isinstance(member, property))
     return tuple(name for name in flags if getattr(errors, name))
 

@@ -6,7 +6,10 @@ Here the two sides meet that never import one another: `sim` (the twin behind th
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -73,7 +76,7 @@ def run(config: DeployConfig, inputs: dict[str, Path], out: Path, progress: Prog
     store = _new_store(out / "store.zarr", config, policy)
     began = time.perf_counter()
     starts: list[Start] = []
-    with start_twin(config.twin, PushTWorld) as twin:
+    with _processor_for_twin() as cpu, start_twin(replace(config.twin, cpu=cpu), PushTWorld) as twin:
         for i in range(config.starts):
             tell = partial(_tell, progress, starts, config.starts)
             starts.append(run_start(config, twin, policy, config.first_seed + i, store, tell))
@@ -123,6 +126,21 @@ def run_start(
     outcome = {"seed": seed, "coverage": scene.best, "success": scene.best > SUCCESS_COVERAGE, "robot": "twin"}
     append_episode(store, record, robot, {**outcome, **figures})
     return Start(seed, scene.best, record.end - record.begin, figures)
+
+
+@contextmanager
+def _processor_for_twin() -> Iterator[int | None]:
+    """Keeps this process off one processor, the twin's: in lockstep each must find the other awake."""
+    every = os.sched_getaffinity(0)
+    if len(every) < 2:
+        yield None
+        return
+    cpu = max(every)
+    os.sched_setaffinity(0, every - {cpu})
+    try:
+        yield cpu
+    finally:
+        os.sched_setaffinity(0, every)
 
 
 def _tell(progress: Progress, starts: list[Start], episodes: int, done: int, total: int, note: str = "") -> None:

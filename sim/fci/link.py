@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import select
 import socket
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ import numpy as np
 from robots.errors import HandoffError
 from sim.fci.protocol import COMMAND, HEADER, MAX_REQUEST_SIZE, PORT
 
+SPIN = 1e-4
+"""Time for which an awaited command is polled before this process sleeps [s]: waking up costs about as much."""
 REPLY_TIMEOUT = 1.0
 """Longest time that a client may take to accept an answer before it is dropped [s]."""
 
@@ -113,10 +116,13 @@ class Link:
 
     def receive(self, timeout: float) -> int | None:
         """Waits up to `timeout` [s] for a well-formed command datagram; its message id, or None."""
+        spin_until = time.perf_counter() + min(SPIN, timeout)
         while True:
             try:
                 size = self._udp.recv_into(self._command_buffer)
             except BlockingIOError:
+                if time.perf_counter() < spin_until:
+                    continue
                 if timeout <= 0.0 or not select.select([self._udp], [], [], timeout)[0]:
                     return None
                 timeout = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +32,8 @@ class TwinConfig:
     """`lockstep`: time passes only as granted, deterministically; `real`: 1 kHz of wall time."""
     patience: float = 1.0
     """Lockstep only: wall time after which a command counts as lost [s]."""
+    cpu: int | None = None
+    """Processor that the twin keeps to; None lets the system choose."""
     log_seconds: float = 0.0
     """Motion time of which `Twin.recorded` keeps every state [s]; 1.4 MB/s."""
 
@@ -187,6 +190,8 @@ def _serve(settings: TwinConfig, make_world: Callable[[], World], pipe: Connecti
 
     # Ctrl-C reaches the whole group; the owner decides when the robot goes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if settings.cpu is not None:
+        os.sched_setaffinity(0, {settings.cpu})
     try:
         link = Link(settings.host)
         server = Server(

@@ -19,7 +19,8 @@ IDLE, MOVE, REFLEX = franky.RobotMode.Idle, franky.RobotMode.Move, franky.RobotM
 
 def flags(*names):
     members = [name for name, member in vars(franky.Errors).items() if isinstance(member, property)]
-    return type("Flags", (), {name: property(lambda self, on=name in names: on) for name in members})()
+    readable = {name: property(lambda self, on=name in names: on) for name in members}
+    return type("Flags", (), {**readable, "__getstate__": lambda self: tuple(name in names for name in members)})()
 
 
 class FakeRobot:
