@@ -88,7 +88,7 @@ def _plan(options: argparse.Namespace) -> None:
     grid = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("stage", "will", "why"):
         grid.add_column(heading)
-    for planned in plan(stages(config), Path(config.runs)):
+    for planned in plan(stages(config, fetch=False), Path(config.runs)):
         grid.add_row(planned.stage, planned.fate, planned.why)
     Console().print(grid)
 

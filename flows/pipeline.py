@@ -41,11 +41,11 @@ class PipelineConfig:
     deploy: DeployConfig = field(default_factory=DeployConfig)
 
 
-def stages(config: PipelineConfig) -> list[Stage]:
-    """The pipeline's stages in an order in which they can run."""
+def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
+    """The pipeline's stages in an order in which they can run; `fetch` allows downloading the demonstrations."""
     from flows.stages.ingest import demonstrations
 
-    source = demonstrations(config.ingest)
+    source = demonstrations(config.ingest, fetch=fetch)
     demos = Stage("ingest", "episodes", "flows.stages.ingest", config.ingest, external={"source": source.digest})
     teacher = Stage("pretrain", "policy", "flows.stages.pretrain", config.pretrain, {"demos": demos})
     student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})

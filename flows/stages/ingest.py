@@ -23,8 +23,12 @@ class Demonstrations:
     """sha256 of the source."""
 
 
-def demonstrations(config: IngestConfig) -> Demonstrations:
+def demonstrations(config: IngestConfig, *, fetch: bool = True) -> Demonstrations:
     """Finds the demonstrations, so that their digest can enter the cache key.
+
+    Args:
+        config: where to look.
+        fetch: whether to download what `config` allows to; a mere plan does not.
 
     Raises:
         HandoffError: none can be found, or the ones named are missing or damaged.
@@ -32,7 +36,7 @@ def demonstrations(config: IngestConfig) -> Demonstrations:
     from robots.episodes.sources import find_demonstrations, source_digest
 
     data = None if config.data is None else Path(config.data)
-    source = find_demonstrations(data=data, download=config.download, shipped=SHIPPED)
+    source = find_demonstrations(data=data, download=config.download and fetch, shipped=SHIPPED)
     return Demonstrations(source.line, source_digest(source))
 
 
