@@ -99,7 +99,10 @@ def test_more_denoising_steps_do_not_change_the_picture(teacher: Path):
 def test_the_one_step_student_keeps_both_ways(teacher: Path, forks: Path, tmp_path: Path):
     config = DistilConfig(training=TRAINING, targets=16_384, teacher_batch=1024)
     distil(config, teacher, forks, tmp_path, no_progress)
-    assert_keeps_both_ways(load_policy(tmp_path)(*starts()))
+    over, under, through = ways(load_policy(tmp_path)(*starts()))
+    assert min(over, under) >= 0.25
+    # The recipe's bar for few-step students: within five points of the teacher.
+    assert through <= ways(load_policy(teacher)(*starts()))[2] + 0.05
 
 
 def test_the_undistilled_teacher_in_one_step_drives_into_the_obstacle(teacher: Path):
