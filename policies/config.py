@@ -22,7 +22,7 @@ class DiffusionPolicyConfig:
     anchor_field: str | None = "agent"
     """Observation field, A entries, to whose newest value the actions are relative; None takes them as they are."""
     n_obs_steps: int = 1
-    """Newest steps that the policy sees. With more, push-T policies learn to go on as they went, and may freeze."""
+    """Newest steps that the policy sees; on push-T two scored no better than one, see `docs/results.md`."""
     horizon: int = 16
     """Actions predicted per inference; the first belongs to the oldest observed step."""
     n_action_steps: int = 8

@@ -6,24 +6,9 @@ import pytest
 
 from robots.contract import Contract
 from robots.errors import HandoffError
-from robots.spec import FieldSpec
+from tests.real.fakes import contract
 
-CONTRACT = Contract(
-    task="push_t",
-    observation={
-        "keypoints": FieldSpec(shape=(9, 2), unit="m", frame="board"),
-        "agent": FieldSpec(shape=(2,), unit="m", frame="board"),
-    },
-    action=FieldSpec(shape=(2,), unit="m", frame="board"),
-    rate_hz=10.0,
-    n_obs_steps=2,
-    horizon=16,
-    n_action_steps=8,
-    action_interface="pd_target",
-    sampler="one-step",
-    training_data="d" * 64,
-    policy="p" * 64,
-)
+CONTRACT = contract()
 
 
 def test_json_round_trip_is_exact() -> None:
