@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sim.fci import protocol
@@ -16,8 +18,16 @@ LARGEST_SETTING = 1e6
 """No setting of the robot comes near this magnitude in SI units; NaN fails the comparison."""
 
 
-def handle(request: Request, unit: ControlUnit, link: Link) -> None:
-    """Answers one request; one that no client would send ends the connection."""
+def handle(request: Request, unit: ControlUnit, link: Link, show: Callable[[], None]) -> None:
+    """Answers one request; one that no client would send ends the connection.
+
+    Args:
+        request: what the client asks.
+        unit: what it asks it of.
+        link: where the answer goes.
+        show: sends the state as it is now. What a request has set is shown before the request is answered, so that
+            a client which reads the state after the answer reads what it set.
+    """
     try:
         command = Command(request.command)
         values = protocol.PAYLOAD[command].unpack(request.payload)
@@ -43,9 +53,13 @@ def handle(request: Request, unit: ControlUnit, link: Link) -> None:
             unit.end(MoveStatus.PREEMPTED, RobotMode.IDLE if unit.moving else unit.robot_mode)
             reply(0)
         case Command.AUTOMATIC_ERROR_RECOVERY:
-            reply(_recover(unit))
+            status = _recover(unit)
+            show()
+            reply(status)
         case _:
-            reply(_set(command, values, unit))
+            status = _set(command, values, unit)
+            show()
+            reply(status)
 
 
 def reply_to_move(link: Link, command_id: int, status: MoveStatus) -> None:

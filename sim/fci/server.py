@@ -214,6 +214,11 @@ class Server:
         self.state.write()
         self._stale = False
 
+    def _show(self) -> None:
+        self.state.write_tool()
+        if not self.unit.moving:
+            self._after_change()
+
     def _after_change(self) -> None:
         """The mode has changed outside a tick or at its end: show it, then answer the Move request."""
         self._stale = True
@@ -251,8 +256,7 @@ class Server:
     def _serve_requests(self) -> None:
         for request in self.link.requests():
             was_moving = self.unit.moving
-            commands.handle(request, self.unit, self.link)
-            self.state.write_tool()
+            commands.handle(request, self.unit, self.link, self._show)
             if not (was_moving and self.unit.moving):
                 self._after_change()
             if self.unit.moving and not was_moving:

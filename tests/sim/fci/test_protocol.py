@@ -99,9 +99,13 @@ def test_a_response_carries_the_request_id_its_own_size_and_the_status():
     assert message == struct.pack("<IIIBH", 0, 7, 15, 1, 10)
 
 
+def nothing() -> None:
+    """Shows no state."""
+
+
 def test_connect_with_another_version_is_rejected_with_ours(unit):
     link = FakeLink()
-    handle(Request(protocol.Command.CONNECT, 0, struct.pack("<HH", 9, 50000)), unit, link)  # type: ignore[arg-type]
+    handle(Request(protocol.Command.CONNECT, 0, struct.pack("<HH", 9, 50000)), unit, link, nothing)  # type: ignore[arg-type]
     assert link.replies == [struct.pack("<IIIBH", 0, 0, 15, 1, 10)]
     assert link.udp_port == 0
 
@@ -109,7 +113,7 @@ def test_connect_with_another_version_is_rejected_with_ours(unit):
 def test_cartesian_generators_are_refused_as_not_possible(unit):
     link = FakeLink()
     payload = struct.pack("<II", protocol.Controller.JOINT_IMPEDANCE, 2) + bytes(105)
-    handle(Request(protocol.Command.MOVE, 3, payload), unit, link)  # type: ignore[arg-type]
+    handle(Request(protocol.Command.MOVE, 3, payload), unit, link, nothing)  # type: ignore[arg-type]
     assert link.replies == [struct.pack("<IIIB", 1, 3, 13, protocol.MoveStatus.NOT_POSSIBLE)]
     assert not unit.moving
 
@@ -117,14 +121,23 @@ def test_cartesian_generators_are_refused_as_not_possible(unit):
 def test_a_load_of_negative_mass_is_an_invalid_argument(unit):
     link = FakeLink()
     payload = struct.pack("<13d", -1.0, *np.zeros(3), *np.eye(3).ravel())
-    handle(Request(protocol.Command.SET_LOAD, 4, payload), unit, link)  # type: ignore[arg-type]
+    handle(Request(protocol.Command.SET_LOAD, 4, payload), unit, link, nothing)  # type: ignore[arg-type]
     assert link.replies[0][-1] == protocol.SetterStatus.INVALID_ARGUMENT
+
+
+def test_a_setting_is_shown_before_it_is_acknowledged(unit):
+    link, seen = FakeLink(), []
+    payload = struct.pack("<13d", 0.5, *np.zeros(3), *np.eye(3).ravel())
+    request = Request(protocol.Command.SET_LOAD, 4, payload)
+    handle(request, unit, link, lambda: seen.append((unit.m_load, len(link.replies))))  # type: ignore[arg-type]
+    assert seen == [(0.5, 0)]
+    assert link.replies[0][-1] == protocol.SetterStatus.SUCCESS
 
 
 def test_a_mirrored_tool_frame_is_an_invalid_argument(unit):
     link = FakeLink()
     payload = struct.pack("<16d", *np.diag([1.0, 1.0, -1.0, 1.0]).ravel())
-    handle(Request(protocol.Command.SET_NE_TO_EE, 5, payload), unit, link)  # type: ignore[arg-type]
+    handle(Request(protocol.Command.SET_NE_TO_EE, 5, payload), unit, link, nothing)  # type: ignore[arg-type]
     assert link.replies[0][-1] == protocol.SetterStatus.INVALID_ARGUMENT
 
 
@@ -133,7 +146,7 @@ def test_a_mirrored_tool_frame_is_an_invalid_argument(unit):
 def test_no_request_of_the_right_size_breaks_the_control_unit(unit, command, data):
     size = protocol.PAYLOAD[protocol.Command(command)].size if command <= 11 else 0
     payload = data.draw(st.binary(min_size=size, max_size=size) | st.binary(max_size=450))
-    handle(Request(command, 1, payload), unit, FakeLink())  # type: ignore[arg-type]
+    handle(Request(command, 1, payload), unit, FakeLink(), nothing)  # type: ignore[arg-type]
     unit.cycle(None)
     unit.end(protocol.MoveStatus.ABORTED)
 
