@@ -1,4 +1,4 @@
-"""The command line: `handoff run | plan | explain | record`."""
+"""The command line: `handoff run | plan | explain | record | evaluate | compare`."""
 
 from __future__ import annotations
 
@@ -50,6 +50,23 @@ def _parser() -> argparse.ArgumentParser:
     sub = add("record", _record, "record the shipped push-T set: rollouts of a trained policy, with provenance")
     sub.add_argument("policy", type=Path, help="artifact directory of the policy, e.g. runs/demo/pretrain")
     sub.add_argument("out", type=Path, help="folder for push_t_rollouts.zarr.zip and push_t_rollouts.json")
+    sub = add("evaluate", _evaluate, "score policies under a protocol, with intervals, videos and a report")
+    sub.add_argument("protocol", help="a file in configs/protocol/ without its ending, or a path")
+    sub.add_argument(
+        "--policy",
+        action="append",
+        required=True,
+        help="policy directory, ONNX file, random or expert; may be repeated",
+    )
+    sub.add_argument("--out", type=Path, required=True, help="folder for results and report.html")
+    sub.add_argument("--batch", type=int, default=50, help="episodes stepped together")
+    sub.add_argument("--workers", type=int, default=1, help="processes; the result does not depend on them")
+    sub.add_argument("--videos", type=int, default=4, help="episodes filmed, failed ones first")
+    sub.add_argument("--adastop", action="store_true", help="run no more episodes than it takes to tell policies apart")
+    sub.add_argument("--stages", type=int, default=5, help="of --adastop: parts that the protocol's episodes come in")
+    sub = add("compare", _compare, "pair evaluations of one protocol, seed by seed")
+    sub.add_argument("results", type=Path, nargs="+", help="output folders of evaluate; the first is the reference")
+    sub.add_argument("--out", type=Path, help="HTML page to write")
     return parser
 
 
@@ -103,6 +120,18 @@ def _record(options: argparse.Namespace) -> None:
     from flows.record import record
 
     print(record(options.policy, options.out))
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from flows.evaluate import evaluate_command
+
+    evaluate_command(options)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from flows.evaluate import compare_command
+
+    compare_command(options)
 
 
 def _fail(message: str, error: BaseException | None, debug: bool, code: int = 1) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from flows.protocols import push_t_published
 from flows.stage import Stage
 from flows.stages.deploy import DeployConfig
 from flows.stages.evaluate import EvaluatePolicyConfig
@@ -21,6 +22,7 @@ from real.gate import GateConfig
 from robots.config import config
 from robots.episodes.ingest import IngestConfig
 from sim.evaluate import EvaluateConfig
+from sim.protocol import Protocol
 
 
 @config
@@ -33,8 +35,9 @@ class PipelineConfig:
     """Where artifacts and results go."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+    protocol: Protocol = field(default_factory=push_t_published)
+    """Of the three evaluations, so that they are paired: same worlds, same seeds."""
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
-    """Shared by the three evaluations, so that they are paired: same protocol, same seeds."""
     distil: DistilConfig = field(default_factory=DistilConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     gate: GateConfig = field(default_factory=GateConfig)
@@ -51,7 +54,7 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
     student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})
 
     def evaluate(name: str, policy: Stage, steps: int | None) -> Stage:
-        settings = EvaluatePolicyConfig(protocol=config.evaluate, denoising_steps=steps)
+        settings = EvaluatePolicyConfig(protocol=config.protocol, evaluate=config.evaluate, denoising_steps=steps)
         return Stage(name, "evaluation", "flows.stages.evaluate", settings, {"policy": policy})
 
     def export(name: str, policy: Stage) -> Stage:

@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from flows.artifact import load_artifact, write_json
-from flows.code_version import code_version
 from flows.display import Display
 from flows.explain import find_artifact
-from flows.stages.evaluate import chunking_of, load_one_threaded
+from flows.stages.evaluate import chunking_of, load_agent
+from robots.code_version import code_version
+from robots.config import to_plain
+from sim.protocol import Sampling
 
 
 def record(policy: Path, out: Path) -> str:
@@ -33,9 +35,9 @@ def record(policy: Path, out: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="handoff-record-") as folder, Display() as display:
         scratch = Path(folder)
         progress = display.started("record")
-        provenance = record_rollouts(
-            config, partial(load_one_threaded, artifact.path, None), chunking_of(artifact.path), scratch, progress
-        )
+        chunking = chunking_of(artifact.path)
+        load = partial(load_agent, artifact.path, None, chunking, Sampling())
+        provenance = record_rollouts(config, load, scratch, progress, to_plain(chunking))
         archive = out / "push_t_rollouts.zarr.zip"
         digest = pack_store(scratch / "store.zarr", archive)
         display.finished("record", f"{provenance['episodes']} episodes")

@@ -8,28 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.artifact import read_manifest
+from robots.page import head, picture, video
 
 if TYPE_CHECKING:
     from flows.summary import StageResult, Summary
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c1e21; --soft: #646b73; --line: #d9dde2; --paper: #fff; --card: #f6f7f9;
-        --accent: #1769aa; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e7e9ec; --soft: #99a1aa; --line: #33383e; --paper: #15171a;
-        --card: #1d2024; --accent: #6cb4ee; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-       max-width: 1080px; padding: 2.5rem 1.5rem 5rem; }
-h1 { font-size: 1.9rem; margin: 0 0 .2rem; } h2 { font-size: 1.25rem; margin: 2.6rem 0 .6rem; }
-p.soft, td.soft, figcaption { color: var(--soft); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: .8rem; margin: 1.6rem 0; }
-.tile { background: var(--card); border-radius: .6rem; padding: .8rem 1rem; }
-.tile b { display: block; font-size: 1.55rem; font-variant-numeric: tabular-nums; color: var(--accent); }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-figure { margin: 1rem 0; } img, video { max-width: 100%; border-radius: .5rem; background: #fff; }
-code { font-size: .88em; } details { margin: .6rem 0; } pre { overflow-x: auto; background: var(--card); padding: 1rem;
-       border-radius: .5rem; font-size: .82rem; }
-"""
 PICTURES = (".png", ".jpg", ".svg")
 
 
@@ -41,8 +24,7 @@ def write_report(path: Path, summary: Summary) -> None:
 
 
 def _page(path: Path, summary: Summary) -> Iterator[str]:
-    yield f"<!doctype html><html lang='en'><meta charset='utf-8'><title>Handoff: {path.parent.name}</title>"
-    yield f"<meta name='viewport' content='width=device-width, initial-scale=1'><style>{STYLE}</style>"
+    yield head(f"Handoff: {path.parent.name}")
     yield f"<h1>From a hand to a robot's hand</h1><p class='soft'>{html.escape(summary.source)}</p>"
     yield "<div class='tiles'>"
     yield from _tiles(summary.metrics)
@@ -104,11 +86,13 @@ def _stage(folder: Path, result: StageResult) -> Iterator[str]:
     artifact = folder / result.name
     for file in sorted(artifact.glob("*")):
         source = f"{result.name}/{file.name}"
-        caption = f"<figcaption>{html.escape(file.stem.replace('_', ' '))}</figcaption>"
+        caption = file.stem.replace("_", " ")
         if file.suffix in PICTURES:
-            yield f"<figure><img src='{source}' alt='{file.stem}' loading='lazy'>{caption}</figure>"
+            yield picture(source, caption)
         elif file.suffix == ".mp4":
-            yield f"<figure><video src='{source}' controls loop muted playsinline></video>{caption}</figure>"
+            yield video(source, caption)
+        elif file.suffix == ".html":
+            yield f"<p><a href='{source}'>{html.escape(caption)}</a></p>"
     manifest = read_manifest(artifact)
     chain = ", ".join(f"{name} {digest[:12]}" for name, digest in manifest["inputs"].items())
     yield f"<p class='soft'>digest <code>{result.digest[:12]}</code>, made from {chain}, code "

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.artifact import Artifact, json_digest, load_artifact, read_manifest, seal
-from flows.code_version import ROOT, code_version
+from robots.code_version import ROOT, code_version
 from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.types import Progress

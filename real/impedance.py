@@ -9,9 +9,10 @@ import numpy as np
 from real.arm import ArmState
 from robots.config import config
 from robots.fr3 import Q_MAX, Q_MIN
+from robots.impedance import ImpedanceGains, Vector6, Vector7
 
-Vector6 = tuple[float, float, float, float, float, float]
-Vector7 = tuple[float, float, float, float, float, float, float]
+GAINS = ImpedanceGains()
+"""Those of the simulated worlds, so that a policy meets the same springs on the arm."""
 
 
 @config
@@ -24,19 +25,19 @@ class ImpedanceConfig:
 
     controller: Literal["cartesian", "joint"] = "cartesian"
     """Stiffness about the pusher's pose, or about joint positions found by inverse kinematics."""
-    stiffness: Vector6 = (2000.0, 2000.0, 2000.0, 150.0, 150.0, 150.0)
+    stiffness: Vector6 = GAINS.stiffness
     """Cartesian stiffness x, y, z [N/m], rotation [Nm/rad], base axes."""
-    damping: Vector6 = (120.0, 120.0, 120.0, 15.0, 15.0, 15.0)
+    damping: Vector6 = GAINS.damping
     """Cartesian damping x, y, z [Ns/m], rotation [Nms/rad]."""
     error_clip: float = 0.02
     """Position error that the stiffness sees at most [m]: with 2000 N/m it pushes with 40 N at most."""
     rotation_clip: float = 0.15
     """Rotation error that the stiffness sees at most [rad]."""
-    posture_stiffness: float = 10.0
+    posture_stiffness: float = GAINS.posture_stiffness
     """Nullspace stiffness towards the posture at the start [Nm/rad]."""
-    joint_stiffness: Vector7 = (600.0, 600.0, 600.0, 600.0, 250.0, 150.0, 50.0)
+    joint_stiffness: Vector7 = GAINS.joint_stiffness
     """Joint impedance stiffness [Nm/rad]."""
-    joint_damping: Vector7 = (50.0, 50.0, 50.0, 50.0, 30.0, 25.0, 15.0)
+    joint_damping: Vector7 = GAINS.joint_damping
     """Joint impedance damping [Nms/rad]."""
     max_delta_tau: float = 1.0
     """Torque step per 1 ms cycle [Nm]; 1.0 is the robot's own limit (1000 Nm/s)."""

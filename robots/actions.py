@@ -1,4 +1,9 @@
-"""What an exported action means: targets of an agent with its own dynamics, turned into a smooth reference.
+"""What an action means: how its numbers become targets of the arm.
+
+Action spaces. `CartesianDelta`, `JointDelta`, `JointTarget` and `PdTarget` move the target of an impedance law
+(`robots.impedance`) once per policy period, for one arm or many. A delta moves the target, not the arm, so a load does
+not make the arm creep; a leash keeps the target near the measured pose, which bounds the force in contact by leash
+times stiffness.
 
 The interface `pd_target` is that of push-T in gym-pusht 0.1.8 (`gym_pusht/envs/pusht.py`, `PushTEnv.step`): an action
 is the position target `a` of a critically damped agent, obeyed for one policy period at 100 Hz as
@@ -10,15 +15,21 @@ The arm follows the same recursion, so that what a policy learned about its own 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from robots import hand
 from robots.config import config
 from robots.errors import HandoffError, SafetyError
+from robots.fr3 import DQ_MAX, Q_MAX, Q_MIN
+from robots.spec import ActionSpec
 
 PD_TARGET = "pd_target"
 """`Contract.action_interface`: the action is the position target of the 100 Hz agent above."""
+
+Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
+AXES: tuple[Axis, ...] = ("x", "y", "z", "roll", "pitch", "yaw")
 
 _TIME_SLACK = 1e-9
 """Seconds by which a time may miss a knot, being a sum of milliseconds in floating point."""
@@ -61,6 +72,195 @@ def agent_dynamics(interface: str) -> AgentDynamics:
                 f"action interface: '{interface}' is not known, this build knows '{PD_TARGET}'. "
                 "Was the policy exported by a newer version?"
             )
+
+
+@config
+class CartesianDelta:
+    """Steps of the target pose of the frame "grasp" (see `robots.hand`), in base axes; entries in [-1, 1]."""
+
+    axes: tuple[Axis, ...] = ("x", "y", "z", "yaw")
+    """What an action moves; the other axes keep their target."""
+    translation: float = 0.02
+    """Step of x, y, z at 1 [m]."""
+    rotation: float = 0.10
+    """Step of roll, pitch, yaw at 1 [rad], entries of the pose's rotation vector."""
+    leash_translation: float = 0.03
+    """Largest distance from target to measured position, per axis [m]."""
+    leash_rotation: float = 0.20
+    """Likewise of the rotation vector's entries [rad]."""
+    low: tuple[float, float, float] = (0.30, -0.28, 0.005)
+    """Lowest target position [m]; the hand, pointing down, reaches the box's corners at any yaw within 1.2 rad."""
+    high: tuple[float, float, float] = (0.66, 0.28, 0.45)
+    """Highest target position [m]."""
+    rotation_limit: float = 1.7
+    """Bound of each entry of the target's rotation vector [rad]."""
+
+    @property
+    def spec(self) -> ActionSpec:
+        """Of the arm's part of an action; the gripper's entry follows it."""
+        n = len(self.axes)
+        return ActionSpec(low=(-1.0,) * n, high=(1.0,) * n, names=tuple(self.axes), interface="cartesian_delta")
+
+    def target(self, target: np.ndarray, measured: np.ndarray, action: np.ndarray) -> np.ndarray:
+        """The next target.
+
+        Args:
+            target: (..., 6) the present one: position [m], rotation vector [rad].
+            measured: (..., 6) where the frame is.
+            action: (..., len(axes)), clipped to [-1, 1].
+
+        Returns:
+            (..., 6).
+        """
+        index = [AXES.index(axis) for axis in self.axes]
+        scale = np.array([self.translation if i < 3 else self.rotation for i in index])
+        leash = np.array([self.leash_translation if i < 3 else self.leash_rotation for i in index])
+        limit = self.rotation_limit
+        low = np.array([*self.low, -limit, -limit, -limit])[index]
+        high = np.array([*self.high, limit, limit, limit])[index]
+        following = target.copy()
+        moved = target[..., index] + scale * np.clip(action, -1.0, 1.0)
+        # The leash last: an arm that starts outside the box is led back, not torn.
+        inside = np.clip(moved, low, high)
+        following[..., index] = np.clip(inside, measured[..., index] - leash, measured[..., index] + leash)
+        return following
+
+
+@config
+class JointDelta:
+    """Steps of the joints' target positions; entries in [-1, 1]."""
+
+    step: float = 0.06
+    """Step at 1 [rad]."""
+    leash: float = 0.15
+    """Largest distance from target to measured position, per joint [rad]."""
+    margin: float = 0.05
+    """Distance kept from the joint limits [rad]."""
+
+    @property
+    def spec(self) -> ActionSpec:
+        """Of the arm's part of an action; the gripper's entry follows it."""
+        names = tuple(f"joint{i}" for i in range(1, 8))
+        return ActionSpec(low=(-1.0,) * 7, high=(1.0,) * 7, names=names, interface="joint_delta")
+
+    def target(self, target: np.ndarray, measured: np.ndarray, action: np.ndarray) -> np.ndarray:
+        """The next target (..., 7) [rad] from the present one, the measured positions and an action (..., 7)."""
+        moved = target + self.step * np.clip(action, -1.0, 1.0)
+        near = np.clip(moved, measured - self.leash, measured + self.leash)
+        return np.clip(near, Q_MIN + self.margin, Q_MAX - self.margin)
+
+
+@config
+class JointTarget:
+    """Joint positions [rad] to go to, as fast as the arm's velocity limits allow."""
+
+    margin: float = 0.05
+    """Distance kept from the joint limits [rad]."""
+    speed: float = 0.8
+    """Share of the joint velocity limits that the target may move with."""
+    leash: tuple[float, float, float, float, float, float, float] = (0.29, 0.29, 0.29, 0.29, 0.72, 0.73, 1.50)
+    """Largest distance from target to measured position, per joint [rad]: how far the joint lags behind a target that
+    moves at `speed`, and one period's way at 20 Hz. An arm that was held up and comes free is not thrown."""
+
+    @property
+    def spec(self) -> ActionSpec:
+        """Of the arm's part of an action; the gripper's entry follows it."""
+        return ActionSpec(
+            low=tuple((Q_MIN + self.margin).tolist()),
+            high=tuple((Q_MAX - self.margin).tolist()),
+            names=tuple(f"joint{i}" for i in range(1, 8)),
+            unit="rad",
+            interface="joint_target",
+        )
+
+    def target(self, target: np.ndarray, measured: np.ndarray, action: np.ndarray, period: float) -> np.ndarray:
+        """The next target (..., 7) [rad], `period` [s] after the present one, from the measured positions and an action
+        (..., 7) [rad]."""
+        reach, leash = self.speed * DQ_MAX * period, np.array(self.leash)
+        wanted = np.clip(action, Q_MIN + self.margin, Q_MAX - self.margin)
+        near = np.clip(np.clip(wanted, target - reach, target + reach), measured - leash, measured + leash)
+        return np.clip(near, Q_MIN + self.margin, Q_MAX - self.margin)
+
+
+@config
+class PdTarget:
+    """Position targets [m] on a board, obeyed by the agent of `pd_target`; the frame "grasp" moves with the agent."""
+
+    low: tuple[float, float] = (0.030, 0.030)
+    """Lowest target on the board [m]."""
+    high: tuple[float, float] = (0.480, 0.480)
+    """Highest target on the board [m]."""
+    origin: tuple[float, float, float] = (0.776, 0.256, 0.004)
+    """The frame "grasp" over the board's origin [m], base."""
+    x_axis: tuple[float, float, float] = (0.0, -1.0, 0.0)
+    """The board's x in the base frame."""
+    y_axis: tuple[float, float, float] = (-1.0, 0.0, 0.0)
+    """The board's y in the base frame."""
+    mass: float = 7.0
+    """Inertia of the upright arm along the board [kg]: 5 to 8 over most of it, more near the base's sides. So much
+    force per acceleration goes ahead of the motion."""
+    dynamics: AgentDynamics = AgentDynamics()
+    """The agent."""
+
+    @property
+    def spec(self) -> ActionSpec:
+        """Of an action; a hand has no part in it."""
+        return ActionSpec(low=self.low, high=self.high, names=("x", "y"), unit="m", interface=PD_TARGET)
+
+    def to_board(self, position: np.ndarray) -> np.ndarray:
+        """(..., 2) point of the board [m] under the position (..., 3) [m], base."""
+        return (position - np.array(self.origin)) @ np.array([self.x_axis, self.y_axis]).T
+
+    def to_base(self, board: np.ndarray) -> np.ndarray:
+        """(..., 3) vector in base axes of a vector (..., 2) along the board."""
+        return board @ np.array([self.x_axis, self.y_axis])
+
+    def motion(self, position: np.ndarray, velocity: np.ndarray, action: np.ndarray, period: float) -> Motion:
+        """What the agents do in one policy period: the knots of `AgentReference`, of many agents at once.
+
+        Args:
+            position: (N, 2) of the agents [m], board.
+            velocity: (N, 2) the recursion's `v` [m/s].
+            action: (N, 2) targets [m], board, clipped to `low` and `high`.
+            period: of the policy [s].
+
+        Returns:
+            (N, K, 2) each, at the K knots of the period, the last being its end. The velocity is the recursion's `v`;
+            the acceleration is that of the interval after the knot, were the target to stay.
+        """
+        dt = 1.0 / self.dynamics.rate_hz
+        target = np.clip(action, self.low, self.high)
+        knots = round(period * self.dynamics.rate_hz)
+        motion = Motion(*(np.empty((len(position), knots, 2)) for _ in range(3)))
+        acceleration = self.dynamics.k_p * (target - position) - self.dynamics.k_v * velocity
+        for k in range(knots):
+            velocity = velocity + acceleration * dt
+            position = position + velocity * dt
+            acceleration = self.dynamics.k_p * (target - position) - self.dynamics.k_v * velocity
+            motion.position[:, k], motion.velocity[:, k], motion.acceleration[:, k] = position, velocity, acceleration
+        return motion
+
+
+ActionSpace = CartesianDelta | JointDelta | JointTarget | PdTarget
+
+GRIPPER_SPEC = ActionSpec(low=(-1.0,), high=(1.0,), names=("gripper",), interface="gripper_width")
+"""-1 closes, 1 opens; in between the opening is proportional."""
+
+
+def gripper_target(width: np.ndarray, action: np.ndarray, period: float) -> np.ndarray:
+    """The next target of the hand's opening.
+
+    Args:
+        width: (...) the present target [m].
+        action: (...) in [-1, 1], see `GRIPPER_SPEC`.
+        period: until the next one [s]; the hand moves no faster than its data sheet says.
+
+    Returns:
+        (...) [m].
+    """
+    wanted = 0.5 * hand.WIDTH_MAX * (1.0 + np.clip(action, -1.0, 1.0))
+    reach = hand.SPEED_MAX * period
+    return np.clip(wanted, width - reach, width + reach)
 
 
 class AgentReference:

@@ -47,6 +47,71 @@ def forward_kinematics(q: np.ndarray) -> np.ndarray:
     return joint_frames(q)[7]
 
 
+def batched_joint_frames(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Poses of the seven joint frames and of the flange of many arms at once.
+
+    Args:
+        q: (N, 7) [rad].
+
+    Returns:
+        Positions (N, 8, 3) [m] and rotations (N, 8, 3, 3) in base axes, in the order of `joint_frames`.
+    """
+    n = len(q)
+    positions, rotations = np.empty((n, 8, 3)), np.empty((n, 8, 3, 3))
+    cosines, sines = np.cos(q), np.sin(q)
+    turn = np.zeros((n, 3, 3))
+    turn[:, 2, 2] = 1.0
+    position, rotation = np.zeros((n, 3)), np.broadcast_to(np.eye(3), (n, 3, 3))
+    for i in range(7):
+        turn[:, 0, 0] = turn[:, 1, 1] = cosines[:, i]
+        turn[:, 1, 0] = sines[:, i]
+        turn[:, 0, 1] = -sines[:, i]
+        position = position + rotation @ _PARENT_T_JOINT[i, :3, 3]
+        rotation = rotation @ (_PARENT_T_JOINT[i, :3, :3] @ turn)
+        positions[:, i], rotations[:, i] = position, rotation
+    positions[:, 7] = position + FLANGE_OFFSET * rotation[:, :, 2]
+    rotations[:, 7] = rotation
+    return positions, rotations
+
+
+def batched_jacobian(positions: np.ndarray, rotations: np.ndarray, point: np.ndarray) -> np.ndarray:
+    """Jacobians of a point fixed to the flange, in base axes.
+
+    Args:
+        positions: (N, 8, 3) of `batched_joint_frames`.
+        rotations: (N, 8, 3, 3) likewise.
+        point: (N, 3) where the point is [m], base.
+
+    Returns:
+        (N, 6, 7) linear [m/rad] over angular [rad/rad].
+    """
+    axes = rotations[:, :7, :, 2]
+    levers = point[:, None] - positions[:, :7]
+    # Written out: numpy's cross is several times slower on small arrays.
+    (ax, ay, az), (lx, ly, lz) = np.moveaxis(axes, -1, 0), np.moveaxis(levers, -1, 0)
+    return np.stack([ay * lz - az * ly, az * lx - ax * lz, ax * ly - ay * lx, ax, ay, az], axis=1)
+
+
+def batched_rotation_vector(rotation: np.ndarray) -> np.ndarray:
+    """(N, 3) axis times angle [rad] of rotation matrices (N, 3, 3); the angle lies in [0, pi]."""
+    skew = np.stack(
+        [
+            rotation[:, 2, 1] - rotation[:, 1, 2],
+            rotation[:, 0, 2] - rotation[:, 2, 0],
+            rotation[:, 1, 0] - rotation[:, 0, 1],
+        ],
+        axis=1,
+    )
+    sine = 0.5 * np.sqrt((skew * skew).sum(axis=1))
+    cosine = 0.5 * (rotation[:, 0, 0] + rotation[:, 1, 1] + rotation[:, 2, 2] - 1.0)
+    angle = np.arctan2(sine, cosine)
+    regular = sine > 1e-9
+    vector = skew * np.where(regular, 0.5 * angle / np.where(regular, sine, 1.0), 0.5)[:, None]
+    for i in np.flatnonzero(~regular & (cosine < 0.0)):
+        vector[i] = rotation_vector(rotation[i])
+    return vector
+
+
 def _geometric_jacobian(frames: np.ndarray) -> np.ndarray:
     axes = frames[:7, :3, 2]
     levers = frames[7, :3, 3] - frames[:7, :3, 3]

@@ -24,6 +24,27 @@ class FieldSpec:
     """One phrase: what it is, and the order of its entries."""
 
 
+@config
+class ActionSpec:
+    """What a world accepts as one action."""
+
+    low: tuple[float, ...]
+    """(A,) smallest accepted values; -inf where there is no bound."""
+    high: tuple[float, ...]
+    """(A,) largest accepted values."""
+    names: tuple[str, ...] = ()
+    """(A,) one short name per entry, such as x, yaw, gripper; empty when the engine does not tell."""
+    unit: str = "1"
+    """SI unit symbol; "1" for entries scaled to [-1, 1]."""
+    interface: str = ""
+    """How entries become motion, such as `cartesian_delta` or `pd_target`; "" when only the engine knows."""
+
+    @property
+    def size(self) -> int:
+        """A, entries of one action."""
+        return len(self.low)
+
+
 def check_field(name: str, spec: FieldSpec, array: np.ndarray, leading: int = 1) -> None:
     """Checks `array` of shape `(leading dims, *spec.shape)` against its spec.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 import numpy as np
+
+from robots.spec import ActionSpec, FieldSpec
 
 Observation = dict[str, np.ndarray]
 """Named arrays; a `FieldSpec` per name states shape, unit and frame."""
@@ -40,38 +43,108 @@ class Policy(Protocol):
 
 
 class Step(NamedTuple):
-    """What N worlds answer to one action each."""
+    """What N worlds answer to one action, or to one chunk of H actions, each."""
 
     observation: Observation
     """Per field `(N, ...)`, after any automatic reset."""
     reward: np.ndarray
-    """(N,)."""
+    """(N,), or (N, H) for a chunk: zero for actions that were not executed."""
     terminated: np.ndarray
     """(N,) bool: the task ended."""
     truncated: np.ndarray
     """(N,) bool: the time limit ended it."""
     final_observation: Observation
-    """Per field `(N, ...)`: the true observation of this step, before any automatic reset."""
+    """Per field `(N, ...)`: the true observation after the last executed action, before any automatic reset."""
     info: dict[str, np.ndarray]
-    """Named diagnostics, each `(N, ...)`."""
+    """Named diagnostics, each `(N, ...)`, after the last executed action; `success` (N,) bool is always among them."""
+    executed: np.ndarray
+    """(N,) int: actions executed. A world that ends within a chunk leaves the rest of it; a frozen one executes 0."""
+
+
+WorldState = dict[str, np.ndarray]
+"""All that the future of N worlds depends on, per field `(N, ...)`; opaque, but rows may be picked and repeated."""
 
 
 class VecEnv(Protocol):
-    """N worlds stepped together."""
+    """N worlds stepped together. A world's trajectory depends on its seed and actions only, never on its neighbours."""
 
     num_envs: int
+    observation_spec: Mapping[str, FieldSpec]
+    action_spec: ActionSpec
+    rate_hz: float
+    """Actions per second of simulated time."""
 
-    def reset(self, seeds: Sequence[int]) -> Observation:
-        """Starts every world from its own seed; the same seed gives the same start in any world."""
+    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> Observation:
+        """Starts `worlds` (all by default), each from its own seed; the same seed gives the same start in any world.
+
+        Returns:
+            Observation of all N worlds.
+        """
         ...
 
     def step(self, action: np.ndarray) -> Step:
-        """Steps every world by one control period; `action` is `(N, A)`."""
+        """Executes one action `(N, A)`, or one chunk `(N, H, A)`, in every world.
+
+        A chunk is exactly its actions one after another, except that a world which ends stays as it is until the
+        chunk is over. Whether an ended world then starts anew or stays frozen is the world's configuration.
+
+        Raises:
+            HandoffError: wrong shape, or a non-finite action for a world that runs.
+        """
+        ...
+
+    def save(self) -> WorldState:
+        """The states of all worlds, for `restore`.
+
+        Raises:
+            HandoffError: this engine cannot.
+        """
+        ...
+
+    def restore(self, state: WorldState, worlds: Sequence[int] | None = None) -> Observation:
+        """Puts row i of `state` into world `worlds[i]` (all by default): its future is then that of the saved world.
+
+        Returns:
+            Observation of all N worlds.
+        """
         ...
 
     def close(self) -> None:
         """Frees processes and windows."""
         ...
+
+
+class Reason(IntEnum):
+    """Why the person holds the arm."""
+
+    NONE = 0
+    """They do not."""
+    ALWAYS = 1
+    RANDOM = 2
+    VALUE_GAP = 3
+    STALLED = 4
+    """The dense reward has not risen for a while."""
+    DISAGREES = 5
+    """The policy has been far from the expert's action for a while."""
+
+
+class Intervention(NamedTuple):
+    """What happens to one step of N worlds."""
+
+    proposed: np.ndarray
+    """(N, A) the policy's action."""
+    executed: np.ndarray
+    """(N, A) the action to execute: the person's where they intervene, else the policy's, unchanged."""
+    intervening: np.ndarray
+    """(N,) bool."""
+    segment: np.ndarray
+    """(N,) int: number of the takeover within its episode, from 0; -1 where there is none."""
+    reason: np.ndarray
+    """(N,) int, see `Reason`."""
+    operator: str
+    """Who."""
+    device: str
+    """By what; `simulated` here."""
 
 
 class Clock(Protocol):

@@ -1,239 +1,228 @@
-"""The published push-T protocol (Chi et al., Diffusion Policy, RSS 2023) with intervals, a table, a chart and a video.
-
-Score is the mean over seeds of the episode's maximum of clip(coverage / 0.95, 0, 1): not a success rate. Success,
-coverage above 0.95 at any step, is told beside it. Start poses are those gym-pusht draws from a seed; the 2023 release
-drew others from the same seeds, so single episodes cannot be compared with it, only means.
-"""
+"""Evaluation under a protocol: one episode per seed, intervals, a table, a chart, and videos of what went wrong."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from typing import Protocol as Interface
 
 import numpy as np
 
-from robots.config import config, to_plain
+from robots.config import config, validate
+from robots.durable import write_atomically
 from robots.errors import HandoffError
-from robots.types import Policy, Progress
+from robots.types import Progress, VecEnv
 from sim import statistics
-from sim.gym import RATE_HZ, PushTVecEnv
+from sim.agent import AgentFor
+from sim.film import choose, film
 from sim.parallel import Report, map_pieces
-from sim.rollout import Chunking, Episode, rollout
-from sim.tasks.push_t import SUCCESS_COVERAGE
+from sim.protocol import Protocol, check_protocol, digest, stated
+from sim.rollout import Episode, rollout
 
 BOOTSTRAP_SEED = 0
-FRAME_SIZE = 160
-"""Edge of one episode's picture in the video [px]."""
-VIDEO_FPS = 2.0 * RATE_HZ
+FRAME_SIZE = 240
+"""Edge of a video's picture where the worlds draw themselves [px]."""
+RESULT = "episodes.json"
+PUBLISHED_PUSH_T = ("gym", "gym_pusht/PushT-v0")
+"""Engine and task of the published benchmark; its worlds here speak metres and the fields of the demonstrations."""
+
+
+class MakeEnv(Interface):
+    """Makes worlds that freeze when they end. Picklable when several processes are used."""
+
+    def __call__(self, num_envs: int, pictures: bool = False) -> VecEnv:
+        """`num_envs` worlds; with `pictures` they draw themselves or observe images, for videos."""
+        ...
 
 
 @config
 class EvaluateConfig:
-    """Which episodes are run, and on how many processes."""
+    """How an evaluation is carried out. Nothing here changes what is asked of the agent."""
 
-    first_seed: int = 100_000
-    """Episode i starts from seed `first_seed + i`; 100000 is the published first test seed."""
-    episodes: int = 200
-    """Seeds, one episode each."""
-    max_steps: int = 300
-    """Time limit of an episode [control periods of 0.1 s]."""
     batch: int = 50
     """Episodes stepped together, so rows per call of the policy: the last bits of a matrix product may depend on it."""
     workers: int = 1
     """Processes. They take whole batches, so the result does not depend on their number."""
     videos: int = 4
-    """First episodes shown side by side in `rollouts.mp4` (at most one batch); 0 writes none."""
+    """Episodes filmed, failed ones first; 0 films none."""
     confidence: float = 0.95
     """Of every interval, two-sided."""
 
 
-@dataclass(frozen=True)
-class Video:
-    """Where the first few episodes are shown side by side."""
+def make_env(protocol: Protocol, num_envs: int, pictures: bool = False) -> VecEnv:
+    """The protocol's worlds, frozen when they end; see `MakeEnv`.
 
-    path: Path
-    episodes: int
+    Raises:
+        HandoffError: an unknown task or option, an engine that is not installed, or no OpenGL for pictures.
+    """
+    if (protocol.engine, protocol.task) == PUBLISHED_PUSH_T:
+        from sim.gym import PushTVecEnv
 
+        return PushTVecEnv(num_envs, FRAME_SIZE)
+    from sim.cameras import CamerasConfig
+    from sim.make import WorldConfig, make_worlds
 
-@dataclass(frozen=True)
-class Batch:
-    """Episodes run together by one process."""
-
-    seeds: tuple[int, ...]
-    video: Video | None
+    asked = {"engine": protocol.engine, "task": protocol.task, "max_steps": protocol.max_steps, "on_end": "freeze"}
+    worlds = validate(WorldConfig, {**protocol.options, **asked}, f"protocol {protocol.name}: options")
+    if pictures and worlds.cameras is None and protocol.engine in ("mujoco", "warp"):
+        worlds = replace(worlds, cameras=CamerasConfig(height=FRAME_SIZE, width=FRAME_SIZE))
+    return make_worlds(worlds, num_envs)
 
 
 def evaluate(
+    protocol: Protocol,
     config: EvaluateConfig,
-    make_policy: Callable[[], Policy],
-    chunking: Chunking,
+    load: Callable[[], AgentFor],
+    make_env: MakeEnv,
     out: Path,
     progress: Progress,
+    execution: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Scores a policy in gym-pusht and writes `episodes.json`, `coverage.png` and `rollouts.mp4` to `out`.
+    """Scores an agent and writes `episodes.json`, `scores.svg` and videos to `out`.
 
     Args:
-        config: which episodes.
-        make_policy: loads the policy; called once in each process, so it must be picklable when `workers` > 1
+        protocol: what is asked.
+        config: how it is carried out.
+        load: loads the agent; called once in each process, so it must be picklable when `workers` > 1
             (`functools.partial` of a module's function) and set the threads of its own library.
-        chunking: shapes agreed with the policy.
+        make_env: makes the worlds.
         out: existing folder; files of an earlier attempt are replaced.
         progress: counts control periods of all episodes.
+        execution: how the agent answers, plain and JSON-ready; told beside the result.
 
     Returns:
-        `score`, `score_low`, `score_high` (bootstrap), `success` {k, n, low, high} (Wilson), `mean_steps`, `protocol`,
-        `protocol_digest` and `execution`.
+        `score`, `score_low`, `score_high` (bootstrap), `success` (see `statistics.success_rate`), `mean_steps`,
+        `protocol`, `protocol_digest`, `execution`, `confidence`, `videos`, and `no_videos`, the reason, if that is
+        empty though videos were asked for.
 
     Raises:
-        HandoffError: no episodes asked for, a policy that answers nonsense, a worker that died.
+        HandoffError: a protocol that cannot be run, an agent that answers nonsense, a worker that died.
     """
-    video = Video(path=out / "rollouts.mp4", episodes=config.videos) if config.videos > 0 else None
-    seeds = range(config.first_seed, config.first_seed + config.episodes)
-    episodes = run_episodes(
-        make_policy, chunking, seeds, config.max_steps, config.batch, config.workers, progress, video=video
-    )
-    rewards = [episode.reward for episode in episodes]
-    low, high = statistics.bootstrap_mean(rewards, BOOTSTRAP_SEED, config.confidence)
-    protocol = protocol_of(config)
-    metrics = {
-        "score": float(np.mean(rewards)),
-        "score_low": low,
-        "score_high": high,
-        "success": statistics.success_rate([episode.success for episode in episodes], config.confidence),
-        "mean_steps": float(np.mean([episode.steps for episode in episodes])),
-        "protocol": protocol,
-        "protocol_digest": digest(protocol),
-        "execution": to_plain(chunking),
-    }
-    table = [
-        {"seed": e.seed, "coverage": e.coverage, "reward": e.reward, "success": e.success, "steps": e.steps}
-        for e in episodes
-    ]
-    (out / "episodes.json").write_text(json.dumps({**metrics, "episodes": table}, indent=1))
-    _draw_coverage([episode.coverage for episode in episodes], out / "coverage.png")
-    return metrics
+    check_protocol(protocol)
+    episodes = run_episodes(protocol, load, make_env, config.batch, config.workers, progress)
+    return write_result(protocol, config, episodes, make_env, out, execution)
 
 
 def run_episodes(
-    make_policy: Callable[[], Policy],
-    chunking: Chunking,
-    seeds: Sequence[int],
-    max_steps: int,
+    protocol: Protocol,
+    load: Callable[[], AgentFor],
+    make_env: MakeEnv,
     batch: int,
     workers: int,
     progress: Progress,
     *,
+    seeds: Sequence[int] | None = None,
     record: bool = False,
-    video: Video | None = None,
 ) -> list[Episode]:
-    """Runs one episode per seed, `batch` at a time over `workers` processes; the answer is in the order of `seeds`."""
-    if min(len(seeds), max_steps, batch, workers) < 1:
+    """Runs one episode per seed, `batch` at a time over `workers` processes; the answer is in the order of `seeds`.
+
+    Args:
+        protocol: its seeds are run unless `seeds` says otherwise.
+        load: see `evaluate`.
+        make_env: see `evaluate`.
+        batch: episodes stepped together.
+        workers: processes.
+        progress: counts control periods of all episodes.
+        seeds: run these instead.
+        record: keep observations.
+    """
+    seeds = protocol.seeds if seeds is None else seeds
+    if min(len(seeds), protocol.max_steps, batch, workers) < 1:
         raise HandoffError(
-            f"episodes: {len(seeds)} of {max_steps} steps, {batch} at a time over {workers} workers; "
+            f"episodes: {len(seeds)} of {protocol.max_steps} steps, {batch} at a time over {workers} workers; "
             "each of the four must be at least 1."
         )
-    groups = [tuple(seeds[i : i + batch]) for i in range(0, len(seeds), batch)]
-    batches = [Batch(seeds=group, video=video if i == 0 else None) for i, group in enumerate(groups)]
-    job = partial(_run_batch, chunking, max_steps, record)
-    results = map_pieces(make_policy, job, batches, workers, len(seeds) * max_steps, progress)
+    batches = [tuple(seeds[i : i + batch]) for i in range(0, len(seeds), batch)]
+    job = partial(_run_batch, protocol, make_env, record)
+    results = map_pieces(load, job, batches, workers, len(seeds) * protocol.max_steps, progress)
     return [episode for result in results for episode in result]
 
 
-def protocol_of(config: EvaluateConfig) -> dict[str, Any]:
-    """All that must be equal for two evaluations to be paired; the policy and its execution are not in it."""
-    return {
-        "benchmark": "gym_pusht/PushT-v0",
-        "gym-pusht": version("gym-pusht"),
-        "pymunk": version("pymunk"),
-        "first_seed": config.first_seed,
-        "episodes": config.episodes,
-        "max_steps": config.max_steps,
-        "rate_hz": RATE_HZ,
-        "score": f"mean over seeds of max over steps of clip(coverage / {SUCCESS_COVERAGE}, 0, 1)",
-        "success": f"coverage > {SUCCESS_COVERAGE} at any step",
+def write_result(
+    protocol: Protocol,
+    config: EvaluateConfig,
+    episodes: Sequence[Episode],
+    make_env: MakeEnv,
+    out: Path,
+    execution: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Writes what `evaluate` promises of episodes that were run under `protocol`; returns the metrics."""
+    statement = stated(protocol)
+    scores = [episode.score for episode in episodes]
+    low, high = statistics.bootstrap_mean(scores, BOOTSTRAP_SEED, config.confidence)
+    metrics: dict[str, Any] = {
+        "score": float(np.mean(scores)),
+        "score_low": low,
+        "score_high": high,
+        "success": statistics.success_rate([episode.success for episode in episodes], config.confidence),
+        "mean_steps": float(np.mean([episode.steps for episode in episodes])),
+        "protocol": statement,
+        "protocol_digest": digest(statement),
+        "execution": dict(execution),
+        "confidence": config.confidence,
+        "videos": [],
     }
-
-
-def digest(protocol: dict[str, Any]) -> str:
-    """sha256 of the protocol's canonical JSON."""
-    return hashlib.sha256(json.dumps(protocol, sort_keys=True).encode()).hexdigest()
-
-
-def compare(first: Path, second: Path, confidence: float = 0.95) -> dict[str, Any]:
-    """Pairs two evaluations by seed.
-
-    Args:
-        first: output folder of `evaluate`, the reference.
-        second: likewise, the agent judged against it.
-        confidence: of the score's interval.
-
-    Returns:
-        `score` {mean, low, high} of second - first (bootstrap), `success` {only_first, only_second, p_value} (McNemar).
-
-    Raises:
-        HandoffError: no evaluation there, or evaluations under different protocols.
-    """
-    one, two = _read_table(first), _read_table(second)
-    if one["protocol"] != two["protocol"]:
-        names = [name for name in one["protocol"] if one["protocol"][name] != two["protocol"].get(name)]
-        raise HandoffError(f"compare: {first.name} and {second.name} differ in {names}. Evaluate both the same way.")
-    rewards = [[episode["reward"] for episode in table["episodes"]] for table in (one, two)]
-    successes = [[episode["success"] for episode in table["episodes"]] for table in (one, two)]
-    return {
-        "score": statistics.paired_difference(*rewards, seed=BOOTSTRAP_SEED, confidence=confidence),
-        "success": statistics.mcnemar(*successes),
-    }
-
-
-def _read_table(folder: Path) -> dict[str, Any]:
-    path = folder / "episodes.json"
-    try:
-        return json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise HandoffError(f"compare: cannot read {path} ({error}). Is it an output of evaluate?") from None
+    # Before the videos: should those fail, the figures are there.
+    _write_table(metrics, episodes, out)
+    _write_chart(protocol, scores, out)
+    if config.videos > 0:
+        metrics |= _videos(protocol, config.videos, episodes, make_env, out)
+        _write_table(metrics, episodes, out)
+    return metrics
 
 
 def _run_batch(
-    chunking: Chunking, max_steps: int, record: bool, policy: Policy, batch: Batch, report: Report
+    protocol: Protocol, make_env: MakeEnv, record: bool, agent_for: AgentFor, seeds: tuple[int, ...], report: Report
 ) -> list[Episode]:
-    env = PushTVecEnv(len(batch.seeds), FRAME_SIZE)
-    shown = range(min(batch.video.episodes, len(batch.seeds)) if batch.video else 0)
-    frames: list[np.ndarray] = []
-
-    def watch() -> None:
-        if shown:
-            frames.append(np.concatenate([env.render(world) for world in shown], axis=1))
-
     def tell(done: int, total: int, note: str = "") -> None:
-        report(done * len(batch.seeds), note)
+        report(done * len(seeds), note)
 
+    env = make_env(len(seeds))
     try:
-        episodes = rollout(policy, env, batch.seeds, chunking, max_steps, record=record, watch=watch, progress=tell)
+        episodes = rollout(
+            agent_for(env),
+            env,
+            seeds,
+            protocol.max_steps,
+            protocol.score,
+            success=protocol.success,
+            record=record,
+            progress=tell,
+        )
     finally:
         env.close()
-    if batch.video is not None:
-        from sim.video import write_video
-
-        write_video(batch.video.path, frames, VIDEO_FPS)
-    tell(max_steps, max_steps, f"{sum(episode.success for episode in episodes)}/{len(episodes)} solved")
+    tell(protocol.max_steps, protocol.max_steps, f"{sum(e.success for e in episodes)}/{len(episodes)} solved")
     return episodes
 
 
-def _draw_coverage(coverage: Sequence[float], path: Path) -> None:
-    # The object interface: pyplot would choose a window system and keep global state.
-    from matplotlib.figure import Figure
+def _videos(
+    protocol: Protocol, videos: int, episodes: Sequence[Episode], make_env: MakeEnv, out: Path
+) -> dict[str, Any]:
+    """`videos`, or the reason why there are none: figures are worth having without pictures."""
+    for old in (*out.glob("failure-*.mp4"), *out.glob("success-*.mp4")):
+        old.unlink()
+    chosen = choose(episodes, videos)
+    try:
+        env = make_env(len(chosen), pictures=True)
+        try:
+            shown = film(env, chosen, protocol, out)
+        finally:
+            env.close()
+    except HandoffError as error:
+        return {"no_videos": str(error)}
+    return {"videos": shown} if shown else {"no_videos": "these worlds have nothing to show"}
 
-    figure = Figure(figsize=(6, 3), layout="constrained")
-    axes = figure.subplots()
-    axes.hist(coverage, bins=np.linspace(0.0, 1.0, 41).tolist(), color="#4878a8")
-    axes.axvline(SUCCESS_COVERAGE, color="#c44e52", label=f"success above {SUCCESS_COVERAGE}")
-    axes.set_xlabel("largest coverage of the goal in an episode")
-    axes.set_ylabel("episodes")
-    axes.legend(loc="upper left")
-    figure.savefig(path, dpi=120)
+
+def _write_table(metrics: Mapping[str, Any], episodes: Sequence[Episode], out: Path) -> None:
+    table = [{**e.largest, "seed": e.seed, "score": e.score, "success": e.success, "steps": e.steps} for e in episodes]
+    write_atomically(out / RESULT, json.dumps({**metrics, "episodes": table}, indent=1).encode())
+
+
+def _write_chart(protocol: Protocol, scores: Sequence[float], out: Path) -> None:
+    from sim.chart import histogram
+
+    write_atomically(out / "scores.svg", histogram({protocol.name: scores}).encode())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import numpy as np
 from robots.config import config, to_plain
 from robots.episodes.formats.pusht import STREAM, pusht_schema
 from robots.errors import HandoffError
-from robots.types import Policy, Progress
-from sim.evaluate import EvaluateConfig, digest, protocol_of, run_episodes
-from sim.rollout import Chunking, Episode
+from robots.types import Progress
+from sim.agent import AgentFor
+from sim.evaluate import make_env, run_episodes
+from sim.protocol import FIRST_TEST_SEED, Protocol, ScoreRule, digest, stated
+from sim.rollout import Episode
 from sim.tasks.push_t import SUCCESS_COVERAGE
 
 FIELDS = pusht_schema(images=False).streams[STREAM].fields
@@ -53,10 +56,10 @@ class RecordConfig:
 
 def record_rollouts(
     config: RecordConfig,
-    make_policy: Callable[[], Policy],
-    chunking: Chunking,
+    load: Callable[[], AgentFor],
     out: Path,
     progress: Progress,
+    execution: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Writes `store.zarr` (stream `policy`, 10 Hz, `FIELDS`) and its provenance, `provenance.json`, to `out`.
 
@@ -65,10 +68,10 @@ def record_rollouts(
 
     Args:
         config: which rollouts.
-        make_policy: loads the policy; called once in each process, picklable when `workers` > 1.
-        chunking: shapes agreed with the policy.
+        load: loads the policy; called once in each process, picklable when `workers` > 1.
         out: existing folder; files of an earlier attempt are replaced.
         progress: counts control periods of all attempts.
+        execution: how the policy acts, plain; told in the provenance.
 
     Returns:
         The provenance.
@@ -77,10 +80,18 @@ def record_rollouts(
         HandoffError: seeds that belong to evaluation, or fewer successes than are to be kept.
     """
     _check_seeds(config)
-    seeds = range(config.first_seed, config.first_seed + config.attempts)
-    episodes = run_episodes(
-        make_policy, chunking, seeds, config.max_steps, config.batch, config.workers, progress, record=True
+    protocol = Protocol(
+        name="push_t_recording",
+        engine="gym",
+        task="gym_pusht/PushT-v0",
+        packages=("gym-pusht", "pymunk"),
+        first_seed=config.first_seed,
+        episodes=config.attempts,
+        max_steps=config.max_steps,
+        score=ScoreRule(of="reward", over="max"),
     )
+    worlds = partial(make_env, protocol)
+    episodes = run_episodes(protocol, load, worlds, config.batch, config.workers, progress, record=True)
     solved = [episode for episode in episodes if episode.success]
     if len(solved) < config.keep:
         raise HandoffError(
@@ -89,13 +100,13 @@ def record_rollouts(
         )
     kept = solved[: config.keep]
     _store(kept, config.quantum, out / "store.zarr")
-    provenance = _provenance(config, chunking, episodes, kept)
+    provenance = _provenance(config, protocol, execution, episodes, kept)
     (out / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
     return provenance
 
 
 def _check_seeds(config: RecordConfig) -> None:
-    test = range(EvaluateConfig().first_seed, EvaluateConfig().first_seed + MAX_TEST_SEEDS)
+    test = range(FIRST_TEST_SEED, FIRST_TEST_SEED + MAX_TEST_SEEDS)
     if config.first_seed < test.stop and config.first_seed + config.attempts > test.start:
         raise HandoffError(
             f"record: seeds {config.first_seed}..{config.first_seed + config.attempts - 1} meet the test seeds "
@@ -111,7 +122,7 @@ def _store(episodes: list[Episode], quantum: float, path: Path) -> None:
         for episode in episodes:
             assert episode.trajectory is not None
             frames = {name: _quantise(episode.trajectory[name], quantum) for name in FIELDS}
-            metadata = {"seed": episode.seed, "coverage": episode.coverage, "success": episode.success}
+            metadata = {"seed": episode.seed, "coverage": episode.largest["coverage"], "success": episode.success}
             writer.append({STREAM: frames}, metadata)
 
 
@@ -122,21 +133,23 @@ def _quantise(values: np.ndarray, quantum: float) -> np.ndarray:
 
 
 def _provenance(
-    config: RecordConfig, chunking: Chunking, episodes: list[Episode], kept: list[Episode]
+    config: RecordConfig,
+    protocol: Protocol,
+    execution: Mapping[str, Any],
+    episodes: list[Episode],
+    kept: list[Episode],
 ) -> dict[str, Any]:
-    protocol = protocol_of(
-        EvaluateConfig(first_seed=config.first_seed, episodes=config.attempts, max_steps=config.max_steps)
-    )
+    statement = stated(protocol)
     return {
         "about": "Rollouts of a policy that Handoff trained on the published push-T demonstrations, in gym-pusht.",
         "filter": f"the first {config.keep} attempts, by seed, whose coverage exceeded {SUCCESS_COVERAGE}",
         "config": to_plain(config),
-        "execution": to_plain(chunking),
-        "protocol": protocol,
-        "protocol_digest": digest(protocol),
+        "execution": dict(execution),
+        "protocol": statement,
+        "protocol_digest": digest(statement),
         "attempts": len(episodes),
         "successes": sum(episode.success for episode in episodes),
-        "score_of_attempts": float(np.mean([episode.reward for episode in episodes])),
+        "score_of_attempts": float(np.mean([episode.score for episode in episodes])),
         "episodes": len(kept),
         "frames": sum(episode.steps for episode in kept),
         "seeds": [episode.seed for episode in kept],

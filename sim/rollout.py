@@ -1,32 +1,17 @@
-"""Receding-horizon execution: a chunk policy acts in N worlds, a few actions of each chunk at a time."""
+"""One episode per seed: an agent acts in N worlds, and each episode is scored by the protocol's rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from robots.config import config
 from robots.errors import HandoffError
-from robots.noise import chunk_noise
-from robots.types import Observation, Policy, Progress, Step, VecEnv, no_progress
-
-
-@config
-class Chunking:
-    """How a chunk policy reads history and how much of each chunk is executed."""
-
-    fields: tuple[str, ...] = ("keypoints", "agent")
-    """Observation fields of one step, flattened and concatenated in this order."""
-    action_size: int = 2
-    """A, entries of one action."""
-    n_obs_steps: int = 2
-    """Observations per inference, newest last; at the start the first one is repeated."""
-    horizon: int = 16
-    """Actions predicted per inference."""
-    n_action_steps: int = 8
-    """Actions executed per inference, starting at index `n_obs_steps - 1`, which belongs to the newest observation."""
+from robots.types import Observation, Progress, Step, VecEnv, no_progress
+from sim.agent import Agent
+from sim.protocol import ScoreRule
 
 
 @dataclass(frozen=True)
@@ -34,68 +19,58 @@ class Episode:
     """What one world came to."""
 
     seed: int
-    coverage: float
-    """Largest coverage of the goal at any step, 0..1."""
-    reward: float
-    """Largest reward at any step, 0..1."""
+    score: float
+    """By the protocol's rule."""
     success: bool
-    """Whether the task was solved at any step."""
+    """By the protocol's rule."""
     steps: int
-    """Control periods until success or the time limit."""
+    """Control periods until the world ended or the time limit."""
+    largest: dict[str, float]
+    """Largest value at any step of every number that the world tells in `info`, such as push-T's `coverage`."""
+    actions: np.ndarray
+    """(steps, A) as they were executed: the same seed and actions give the same episode again."""
     trajectory: dict[str, np.ndarray] | None = None
     """Per field `(steps, ...)`: the observation before each action, and `action`; None unless recorded."""
 
 
 def rollout(
-    policy: Policy,
+    agent: Agent,
     env: VecEnv,
     seeds: Sequence[int],
-    chunking: Chunking,
     max_steps: int,
+    score: ScoreRule,
     *,
+    success: Literal["once", "at_end"] = "once",
     record: bool = False,
-    watch: Callable[[], None] = lambda: None,
+    watch: Callable[[Observation], None] = lambda observation: None,
     progress: Progress = no_progress,
 ) -> list[Episode]:
-    """Runs one episode per seed; the policy is asked for the worlds that still run only.
+    """Runs one episode per seed.
 
     Args:
-        policy: chunk policy in the units of `env`.
-        env: `len(seeds)` worlds whose steps tell `coverage` and `success` in `info`.
-        seeds: start pose and noise of each episode.
-        chunking: shapes agreed with the policy.
+        agent: acts in the units of `env`.
+        env: `len(seeds)` worlds that freeze when they end.
+        seeds: of each episode's start and chance.
         max_steps: time limit [control periods].
-        record: keep observations and actions.
-        watch: called after the reset and after every control period, to take pictures.
+        score: how an episode becomes one number.
+        success: solved at any step, or at the last one.
+        record: keep observations.
+        watch: shown the observation after the reset and after every control period, to take pictures.
         progress: counts control periods of `max_steps`.
 
     Raises:
-        HandoffError: the policy answered a wrong shape or a non-finite value.
+        HandoffError: a world tells no such number as is to be scored, or what agent and worlds find.
     """
-    most = chunking.horizon - chunking.n_obs_steps + 1
-    if not 1 <= chunking.n_action_steps <= most:
-        raise HandoffError(
-            f"rollout: n_action_steps is {chunking.n_action_steps}, expected 1..{most} for a horizon of "
-            f"{chunking.horizon} with {chunking.n_obs_steps} observations."
-        )
     observation = env.reset(seeds)
-    tally = _Tally(seeds, record)
-    newest_NO = _flatten(observation, chunking.fields)
-    history_NTO = np.repeat(newest_NO[:, None], chunking.n_obs_steps, axis=1)
-    watch()
-    chunk_NHA = np.zeros((len(seeds), chunking.horizon, chunking.action_size), dtype=np.float32)
+    agent.reset(seeds)
+    watch(observation)
+    tally = _Tally(seeds, score, success, record)
     for step in range(max_steps):
-        index, offset = divmod(step, chunking.n_action_steps)
-        if offset == 0:
-            rows = np.flatnonzero(tally.running)
-            chunk_NHA[rows] = _predict(policy, history_NTO[rows], [seeds[int(i)] for i in rows], index, chunking)
-        action_NA = chunk_NHA[:, chunking.n_obs_steps - 1 + offset].copy()
+        action_NA = agent.act(observation, tally.running)
         result = env.step(action_NA)
         tally.add(observation, action_NA, result)
         observation = result.observation
-        newest_NO = _flatten(observation, chunking.fields)
-        history_NTO = np.concatenate([history_NTO[:, 1:], newest_NO[:, None]], axis=1)
-        watch()
+        watch(observation)
         progress(step + 1, max_steps, f"{int(tally.success.sum())}/{len(seeds)} solved")
         if not tally.running.any():
             break
@@ -103,70 +78,77 @@ def rollout(
 
 
 class _Tally:
-    """Best coverage and reward, success and length of N episodes, and on request their frames."""
+    """Score, success, length and extremes of N episodes, their actions, and on request their observations."""
 
-    def __init__(self, seeds: Sequence[int], record: bool):
+    def __init__(self, seeds: Sequence[int], score: ScoreRule, success: str, record: bool) -> None:
         n = len(seeds)
         self.running = np.ones(n, dtype=bool)
         self.success = np.zeros(n, dtype=bool)
-        self._seeds = seeds
-        self._coverage, self._reward = np.zeros(n), np.zeros(n)
+        self._seeds, self._rule, self._once = seeds, score, success == "once"
+        self._score = np.full(n, -np.inf) if score.over == "max" else np.zeros(n)
         self._steps = np.zeros(n, dtype=int)
-        self._frames: list[dict[str, np.ndarray]] | None = [] if record else None
+        self._largest: dict[str, np.ndarray] = {}
+        self._actions: list[np.ndarray] = []
+        self._before: list[Observation] | None = [] if record else None
 
     def add(self, before: Observation, action: np.ndarray, result: Step) -> None:
         """One control period: the observation `before` it, the `action` taken, and what came of it."""
         run = self.running
         self._steps[run] += 1
-        self._coverage[run] = np.maximum(self._coverage, result.info["coverage"])[run]
-        self._reward[run] = np.maximum(self._reward, result.reward)[run]
-        self.success |= run & result.info["success"]
+        self._add_score(self._scored(result), run)
+        for name, values in _numbers(result.info).items():
+            largest = self._largest.setdefault(name, np.full(len(run), -np.inf))
+            largest[run] = np.fmax(largest, values)[run]
+        solved = result.info["success"].astype(bool)
+        self.success[run] = (self.success | solved)[run] if self._once else solved[run]
         self.running = run & ~(result.terminated | result.truncated)
-        if self._frames is not None:
-            self._frames.append({**before, "action": action})
+        self._actions.append(np.array(action))
+        if self._before is not None:
+            self._before.append(before)
 
     def episodes(self) -> list[Episode]:
+        """One per seed."""
         return [
             Episode(
                 seed=int(seed),
-                coverage=float(self._coverage[i]),
-                reward=float(self._reward[i]),
+                score=float(self._score[i]),
                 success=bool(self.success[i]),
                 steps=int(self._steps[i]),
+                largest={name: float(values[i]) for name, values in self._largest.items()},
+                actions=np.stack([action[i] for action in self._actions[: self._steps[i]]]),
                 trajectory=self._trajectory(i),
             )
             for i, seed in enumerate(self._seeds)
         ]
 
+    def _scored(self, result: Step) -> np.ndarray:
+        """(N,) the number that the rule is about."""
+        known = {"reward": result.reward, "success": result.info["success"], **_numbers(result.info)}
+        if self._rule.of not in known:
+            raise HandoffError(f"protocol: score.of is '{self._rule.of}', this world tells {sorted(known)}.")
+        return known[self._rule.of].astype(np.float64)
+
+    def _add_score(self, values: np.ndarray, run: np.ndarray) -> None:
+        match self._rule.over:
+            case "max":
+                self._score[run] = np.maximum(self._score, values)[run]
+            case "sum":
+                self._score[run] += values[run]
+            case "last":
+                self._score[run] = values[run]
+
     def _trajectory(self, i: int) -> dict[str, np.ndarray] | None:
-        if self._frames is None:
+        if self._before is None:
             return None
-        frames = self._frames[: self._steps[i]]
-        return {name: np.stack([frame[name][i] for frame in frames]) for name in frames[0]}
+        steps = range(self._steps[i])
+        fields = {name: np.stack([self._before[t][name][i] for t in steps]) for name in self._before[0]}
+        return {**fields, "action": np.stack([self._actions[t][i] for t in steps])}
 
 
-def _flatten(observation: Observation, fields: Sequence[str]) -> np.ndarray:
-    missing = [name for name in fields if name not in observation]
-    if missing:
-        raise HandoffError(f"observation: no field {missing}; the world has {sorted(observation)}. Another task?")
-    parts = [observation[name].reshape(len(observation[name]), -1) for name in fields]
-    return np.concatenate(parts, axis=1).astype(np.float32)
-
-
-def _predict(policy: Policy, history: np.ndarray, seeds: Sequence[int], index: int, chunking: Chunking) -> np.ndarray:
-    """Chunk number `index` of the episodes `seeds`, checked: (len(seeds), horizon, A)."""
-    shape = (chunking.horizon, chunking.action_size)
-    noise = np.stack([chunk_noise(seed, index, *shape) for seed in seeds])
-    chunk = np.asarray(policy(history, noise))
-    if chunk.shape != noise.shape:
-        raise HandoffError(
-            f"policy output: shape {chunk.shape}, expected {noise.shape} (worlds, horizon, action). "
-            "Was the policy trained with another horizon or action?"
-        )
-    if not np.isfinite(chunk).all():
-        row, step, entry = (int(i) for i in np.argwhere(~np.isfinite(chunk))[0])
-        raise HandoffError(
-            f"policy output: value at index ({row}, {step}, {entry}) is {chunk[row, step, entry]} in chunk {index} of "
-            f"the episode with seed {seeds[row]}, expected finite m. Did training diverge?"
-        )
-    return chunk
+def _numbers(info: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The diagnostics with one number per world, without `success`, which has its own rule."""
+    return {
+        name: values
+        for name, values in info.items()
+        if name != "success" and values.ndim == 1 and values.dtype.kind in "fiub"
+    }

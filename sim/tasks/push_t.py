@@ -90,6 +90,48 @@ def coverage(block_pose: np.ndarray) -> float:
     return float(goal.intersection(block).area / goal.area)
 
 
+def batched_coverage(block_pose: np.ndarray) -> np.ndarray:
+    """`coverage` of many blocks at once, without a geometry library.
+
+    Seen from the goal its two rectangles are windows along the axes. The part of a polygon within a window has the area
+    of the integral of y, clamped to the window, over x, clamped likewise, once round the polygon (Green's theorem).
+
+    Args:
+        block_pose: (N, 3) x, y [m], angle [rad], board.
+
+    Returns:
+        (N,), equal to `coverage` to 1e-9.
+    """
+    angle = block_pose[:, 2] - GOAL_POSE[2]
+    c, s = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
+    shift = (block_pose[:, :2] - GOAL_POSE[:2]) @ _rotation(GOAL_POSE[2])
+    corners = tee_polygons(np.zeros(3))
+    x = c * corners[..., 0] - s * corners[..., 1] + shift[:, 0, None, None]
+    y = s * corners[..., 0] + c * corners[..., 1] + shift[:, 1, None, None]
+    area = sum(_area_within(x, y, window) for window in TEE_RECTANGLES)
+    return area / np.prod(TEE_RECTANGLES[:, 1] - TEE_RECTANGLES[:, 0], axis=1).sum()
+
+
+def _area_within(x: np.ndarray, y: np.ndarray, window: np.ndarray) -> np.ndarray:
+    """(N,) area [m^2] of polygons (N, P, corners) within `window` (2, 2): lower and upper corner [m]."""
+    (x0, y0), (x1, y1) = window
+    ends = np.stack([x, np.roll(x, -1, axis=-1)])
+    heights = np.stack([y, np.roll(y, -1, axis=-1)]) - y0
+    run = ends[1] - ends[0]
+    within = np.clip(ends, x0, x1)
+    # An upright side has no extent in x, whatever the share.
+    share = (within - ends[0]) / np.where(np.abs(run) < 1e-12, 1.0, run)
+    low, high = heights[0] + share * (heights[1] - heights[0])
+    # The mean of the clamped height along the side, by its antiderivative where the side is not level.
+    top = y1 - y0
+    below = [0.5 * np.clip(h, 0.0, top) ** 2 + top * np.maximum(h - top, 0.0) for h in (low, high)]
+    level = np.abs(high - low) < 1e-9
+    sloping = (below[1] - below[0]) / np.where(level, 1.0, high - low)
+    mean = np.where(level, np.clip(0.5 * (low + high), 0.0, top), sloping)
+    # The corners turn from x to y: lower sides run forward, upper sides back.
+    return -(mean * (within[1] - within[0])).sum(axis=(1, 2))
+
+
 def initial_state(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The start that gym-pusht's `reset(seed)` draws.
 
@@ -101,7 +143,11 @@ def initial_state(seed: int) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         agent (2,) [m] and block pose (3,) [m, m, rad], both board.
     """
-    rng = np.random.Generator(np.random.PCG64(seed))
+    return draw_state(np.random.Generator(np.random.PCG64(seed)))
+
+
+def draw_state(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """What `initial_state` draws, from a generator."""
     drawn = [rng.integers(50, 450), rng.integers(50, 450), rng.integers(100, 400), rng.integers(100, 400)]
     angle = rng.uniform(-np.pi, np.pi)
     agent, position = 1e-3 * np.array(drawn[:2], dtype=float), 1e-3 * np.array(drawn[2:], dtype=float)

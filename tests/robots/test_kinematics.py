@@ -6,7 +6,16 @@ import pytest
 
 from robots import fr3
 from robots.errors import HandoffError
-from robots.kinematics import forward_kinematics, inverse_kinematics, jacobian, rotation_vector
+from robots.kinematics import (
+    batched_jacobian,
+    batched_joint_frames,
+    batched_rotation_vector,
+    forward_kinematics,
+    inverse_kinematics,
+    jacobian,
+    joint_frames,
+    rotation_vector,
+)
 
 
 def postures(count: int) -> np.ndarray:
@@ -79,3 +88,29 @@ def test_inverse_kinematics_refuses_a_target_out_of_reach() -> None:
     target[0, 3] = 1.5
     with pytest.raises(HandoffError, match="reach"):
         inverse_kinematics(target, fr3.Q_HOME)
+
+
+def test_batched_frames_equal_those_of_single_arms() -> None:
+    q = postures(6)
+    positions, rotations = batched_joint_frames(q)
+    for i in range(6):
+        frames = joint_frames(q[i])
+        np.testing.assert_allclose(positions[i], frames[:, :3, 3], atol=1e-12)
+        np.testing.assert_allclose(rotations[i], frames[:, :3, :3], atol=1e-12)
+
+
+def test_batched_jacobian_at_the_flange_equals_that_of_single_arms() -> None:
+    q = postures(6)
+    positions, rotations = batched_joint_frames(q)
+    batch = batched_jacobian(positions, rotations, positions[:, 7])
+    np.testing.assert_allclose(batch, np.stack([jacobian(row) for row in q]), atol=1e-12)
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-12, 0.3, 3.0, np.pi])
+def test_batched_rotation_vectors_give_back_axis_and_angle(angle: float) -> None:
+    axis = np.array([2.0, -1.0, 2.0]) / 3.0
+    K = np.array([[0, -axis[2], axis[1]], [axis[2], 0, -axis[0]], [-axis[1], axis[0], 0]])
+    rotation = np.eye(3) + np.sin(angle) * K + (1 - np.cos(angle)) * K @ K
+    found = batched_rotation_vector(np.stack([rotation, np.eye(3)]))
+    np.testing.assert_allclose(np.abs(found[0]), np.abs(angle * axis), atol=1e-7)
+    np.testing.assert_allclose(found[1], 0.0, atol=1e-12)

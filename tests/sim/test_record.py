@@ -8,14 +8,22 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.types import no_progress
 from sim.record import FIELDS, RecordConfig, record_rollouts
-from sim.rollout import Chunking, Episode
+from sim.rollout import Episode
 
 
 def _episode(seed: int, success: bool, steps: int) -> Episode:
     random = np.random.default_rng(seed)
     trajectory = {name: random.uniform(0.0, 0.5, (steps, *spec.shape)) for name, spec in FIELDS.items()}
-    coverage, reward = (0.96, 1.0) if success else (0.475, 0.5)
-    return Episode(seed=seed, coverage=coverage, reward=reward, success=success, steps=steps, trajectory=trajectory)
+    coverage, score = (0.96, 1.0) if success else (0.475, 0.5)
+    return Episode(
+        seed=seed,
+        score=score,
+        success=success,
+        steps=steps,
+        largest={"coverage": coverage},
+        actions=trajectory["action"],
+        trajectory=trajectory,
+    )
 
 
 def make_nothing():
@@ -35,7 +43,7 @@ def _config(keep: int) -> RecordConfig:
 
 
 def test_first_successes_by_seed_are_kept(tmp_path, ran):
-    provenance = record_rollouts(_config(2), make_nothing, Chunking(), tmp_path, no_progress)
+    provenance = record_rollouts(_config(2), make_nothing, tmp_path, no_progress, {})
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert [store.metadata(i)["seed"] for i in range(store.num_episodes)] == [500_001, 500_002]
     assert store.ends("policy").tolist() == [11, 23]
@@ -46,12 +54,12 @@ def test_first_successes_by_seed_are_kept(tmp_path, ran):
 
 
 def test_provenance_file_says_what_was_returned(tmp_path, ran):
-    provenance = record_rollouts(_config(2), make_nothing, Chunking(), tmp_path, no_progress)
+    provenance = record_rollouts(_config(2), make_nothing, tmp_path, no_progress, {})
     assert json.loads((tmp_path / "provenance.json").read_text()) == provenance
 
 
 def test_numbers_are_rounded_to_a_tenth_of_a_millimetre(tmp_path, ran):
-    record_rollouts(_config(1), make_nothing, Chunking(), tmp_path, no_progress)
+    record_rollouts(_config(1), make_nothing, tmp_path, no_progress, {})
     stored = EpisodeStore.open(tmp_path / "store.zarr").column("policy", "keypoints")
     exact = ran[1].trajectory["keypoints"]
     np.testing.assert_allclose(stored, exact, atol=0.5001e-4)
@@ -59,17 +67,17 @@ def test_numbers_are_rounded_to_a_tenth_of_a_millimetre(tmp_path, ran):
 
 
 def test_second_attempt_replaces_the_first(tmp_path, ran):
-    record_rollouts(_config(3), make_nothing, Chunking(), tmp_path, no_progress)
-    record_rollouts(_config(1), make_nothing, Chunking(), tmp_path, no_progress)
+    record_rollouts(_config(3), make_nothing, tmp_path, no_progress, {})
+    record_rollouts(_config(1), make_nothing, tmp_path, no_progress, {})
     assert EpisodeStore.open(tmp_path / "store.zarr").num_episodes == 1
 
 
 def test_more_than_succeeded_cannot_be_kept(tmp_path, ran):
     with pytest.raises(HandoffError, match="3 of 5 attempts succeeded, 4 are to be kept"):
-        record_rollouts(_config(4), make_nothing, Chunking(), tmp_path, no_progress)
+        record_rollouts(_config(4), make_nothing, tmp_path, no_progress, {})
 
 
 def test_test_seeds_are_refused(tmp_path):
     config = RecordConfig(first_seed=99_990, attempts=20, policy="p", code_version="c", date="2026-11-21")
     with pytest.raises(HandoffError, match=r"99990\.\.100009 meet the test seeds"):
-        record_rollouts(config, make_nothing, Chunking(), tmp_path, no_progress)
+        record_rollouts(config, make_nothing, tmp_path, no_progress, {})

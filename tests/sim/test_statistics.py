@@ -1,8 +1,10 @@
+from math import comb
+
 import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from sim.statistics import bootstrap_mean, mcnemar, paired_difference, success_rate, wilson
+from sim.statistics import bootstrap_mean, clopper_pearson, mcnemar, paired_difference, success_rate, wilson
 
 
 def test_wilson_of_45_in_50_is_786_to_957():
@@ -32,6 +34,41 @@ def test_success_rate_counts_true():
     rate = success_rate([True] * 45 + [False] * 5)
     assert (rate["k"], rate["n"]) == (45, 50)
     assert (rate["low"], rate["high"]) == wilson(45, 50)
+    assert (rate["exact_low"], rate["exact_high"]) == clopper_pearson(45, 50)
+
+
+def test_clopper_pearson_of_all_or_nothing_has_a_closed_form():
+    # (1 - p)^10 = .025 at p = 1 - .025^(1/10) = .30850.
+    assert clopper_pearson(0, 10) == (0.0, pytest.approx(1.0 - 0.025**0.1, abs=1e-12))
+    assert clopper_pearson(10, 10) == (pytest.approx(0.025**0.1, abs=1e-12), 1.0)
+
+
+def test_clopper_pearson_of_one_in_two_has_a_closed_form():
+    # P(X >= 1 of 2) = 1 - (1 - p)^2 = .025 at p = 1 - sqrt(.975); the upper end mirrors it.
+    low, high = clopper_pearson(1, 2)
+    assert low == pytest.approx(1.0 - 0.975**0.5, abs=1e-12)
+    assert high == pytest.approx(0.975**0.5, abs=1e-12)
+
+
+def test_clopper_pearson_covers_at_least_what_it_says_where_wilson_does_not():
+    def coverage(interval, rate, n):
+        covered = [k for k in range(n + 1) if interval(k, n)[0] <= rate <= interval(k, n)[1]]
+        return sum(comb(n, k) * rate**k * (1.0 - rate) ** (n - k) for k in covered)
+
+    rates = (0.02, 0.1, 0.37, 0.9, 0.99)
+    assert min(coverage(clopper_pearson, rate, 20) for rate in rates) >= 0.95
+    assert min(coverage(wilson, rate, 20) for rate in rates) < 0.95
+
+
+def test_clopper_pearson_stands_many_trials():
+    # The normal approximation of 50,000 in 100,000: .5 +- 1.96 sqrt(.25 / 100,000) = .5 +- .0031.
+    low, high = clopper_pearson(50_000, 100_000)
+    assert (low, high) == (pytest.approx(0.4969, abs=2e-5), pytest.approx(0.5031, abs=2e-5))
+
+
+def test_clopper_pearson_refuses_more_successes_than_trials():
+    with pytest.raises(HandoffError, match="clopper-pearson: 11 successes of 10"):
+        clopper_pearson(11, 10)
 
 
 def test_bootstrap_interval_has_the_width_of_the_normal_approximation():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import code_version as versions
+from robots import code_version as versions
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The version of a stage's code: a digest of its module and of every first-party module it can reach.
+"""The version of a module's code: a digest of it and of every first-party module it can reach.
 
 Imports are followed in the syntax tree, those inside functions too, so nothing heavy is imported to know the version.
 Comments, docstrings and formatting do not count; a file that lies beside a module under the same stem

@@ -1,0 +1,85 @@
+"""The impedance laws: springs and dampers about a pose or a posture. One set of gains for simulation and hardware.
+
+Cartesian: tau = J^T clip(K e - D J dq) + K_p N (q_0 - q) - D_p dq, where e is the pose error in base axes and
+N = I - J^+ J projects the posture q_0 into the nullspace of the pose (Khatib 1987; the laws of franky 2.0.0).
+Joint: tau = K (q_d - q) - D dq. Gravity and Coriolis torques are the robot's own business.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from robots.config import config
+
+Vector6 = tuple[float, float, float, float, float, float]
+Vector7 = tuple[float, float, float, float, float, float, float]
+
+
+@config
+class ImpedanceGains:
+    """How stiff and how damped."""
+
+    stiffness: Vector6 = (2000.0, 2000.0, 2000.0, 150.0, 150.0, 150.0)
+    """Cartesian stiffness x, y, z [N/m], rotation [Nm/rad], base axes."""
+    damping: Vector6 = (120.0, 120.0, 120.0, 15.0, 15.0, 15.0)
+    """Cartesian damping x, y, z [Ns/m], rotation [Nms/rad]."""
+    force_limit: float = 120.0
+    """Most that spring and damper of x, y or z push with together [N]. Without a bound a jammed, twisted hand saturates
+    the wrist's joints while the springs go on to load the strong ones, and the arm is thrown."""
+    torque_limit: float = 10.0
+    """Likewise of the rotations [Nm]; the wrist's joints can do 12."""
+    posture_stiffness: float = 10.0
+    """Nullspace stiffness towards the posture [Nm/rad]."""
+    posture_damping: float = 2.0
+    """Damping of every joint beside the pose's own [Nms/rad]."""
+    joint_stiffness: Vector7 = (600.0, 600.0, 600.0, 600.0, 250.0, 150.0, 50.0)
+    """Joint impedance stiffness [Nm/rad]."""
+    joint_damping: Vector7 = (50.0, 50.0, 50.0, 50.0, 30.0, 25.0, 15.0)
+    """Joint impedance damping [Nms/rad]."""
+
+
+def posture_target(J: np.ndarray, q: np.ndarray, q_posture: np.ndarray) -> np.ndarray:
+    """The joint positions whose spring pulls towards the posture without moving the pose.
+
+    Args:
+        J: (..., 6, 7) Jacobian at `q`.
+        q: (..., 7) [rad].
+        q_posture: (..., 7) or (7,) [rad].
+
+    Returns:
+        (..., 7) q + N (q_posture - q) [rad].
+    """
+    pull = q_posture - q
+    task = (J @ pull[..., None])[..., 0]
+    JJt = J @ np.swapaxes(J, -1, -2)
+    # Damped, for near a singularity the exact inverse throws the elbow about.
+    solved = np.linalg.solve(JJt + 1e-6 * np.eye(6), task[..., None])
+    return q_posture - (np.swapaxes(J, -1, -2) @ solved)[..., 0]
+
+
+def cartesian_torque(
+    gains: ImpedanceGains, J: np.ndarray, error: np.ndarray, q: np.ndarray, dq: np.ndarray, q_hold: np.ndarray
+) -> np.ndarray:
+    """Joint torques of the Cartesian law without gravity.
+
+    Args:
+        gains: of the law.
+        J: (..., 6, 7) Jacobian of the controlled frame, base axes.
+        error: (..., 6) target minus measured: position [m], rotation vector [rad], base axes.
+        q: (..., 7) [rad].
+        dq: (..., 7) [rad/s].
+        q_hold: (..., 7) result of `posture_target` [rad].
+
+    Returns:
+        (..., 7) [Nm].
+    """
+    twist = (J @ dq[..., None])[..., 0]
+    limit = np.repeat([gains.force_limit, gains.torque_limit], 3)
+    wrench = np.clip(np.array(gains.stiffness) * error - np.array(gains.damping) * twist, -limit, limit)
+    posture = gains.posture_stiffness * (q_hold - q) - gains.posture_damping * dq
+    return (np.swapaxes(J, -1, -2) @ wrench[..., None])[..., 0] + posture
+
+
+def joint_torque(gains: ImpedanceGains, q_target: np.ndarray, q: np.ndarray, dq: np.ndarray) -> np.ndarray:
+    """(..., 7) joint torques [Nm] of the joint law without gravity; positions [rad], velocities [rad/s]."""
+    return np.array(gains.joint_stiffness) * (q_target - q) - np.array(gains.joint_damping) * dq

@@ -1,0 +1,55 @@
+"""The look of every HTML page that Handoff writes: one file each, without scripts and without the network."""
+
+from __future__ import annotations
+
+import html
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1e21; --soft: #646b73; --line: #d9dde2; --paper: #fff; --card: #f6f7f9;
+        --accent: #1769aa; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e7e9ec; --soft: #99a1aa; --line: #33383e; --paper: #15171a;
+        --card: #1d2024; --accent: #6cb4ee; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
+       max-width: 1080px; padding: 2.5rem 1.5rem 5rem; }
+h1 { font-size: 1.9rem; margin: 0 0 .2rem; } h2 { font-size: 1.25rem; margin: 2.6rem 0 .6rem; }
+p.soft, td.soft, figcaption { color: var(--soft); }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: .8rem; margin: 1.6rem 0; }
+.tile { background: var(--card); border-radius: .6rem; padding: .8rem 1rem; }
+.tile b { display: block; font-size: 1.55rem; font-variant-numeric: tabular-nums; color: var(--accent); }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+figure { margin: 1rem 0; } img, video { max-width: 100%; border-radius: .5rem; background: #fff; }
+code { font-size: .88em; } details { margin: .6rem 0; } pre { overflow-x: auto; background: var(--card); padding: 1rem;
+       border-radius: .5rem; font-size: .82rem; }
+"""
+
+
+def head(title: str) -> str:
+    """Everything up to the page's content."""
+    return (
+        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(title)}</title>"
+        f"<meta name='viewport' content='width=device-width, initial-scale=1'><style>{STYLE}</style>"
+    )
+
+
+def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table of plain texts."""
+    lines = ["<tr>" + "".join(f"<th>{html.escape(heading)}" for heading in headings) + "</tr>"]
+    lines += ["<tr>" + "".join(f"<td>{html.escape(cell)}" for cell in row) + "</tr>" for row in rows]
+    return f"<table>{''.join(lines)}</table>"
+
+
+def video(source: str, caption: str) -> str:
+    """A video that lies beside the page at the relative path `source`."""
+    return (
+        f"<figure><video src='{html.escape(source)}' controls loop muted playsinline></video>"
+        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+    )
+
+
+def picture(source: str, caption: str) -> str:
+    """A picture that lies beside the page at the relative path `source`."""
+    text = html.escape(caption)
+    return (
+        f"<figure><img src='{html.escape(source)}' alt='{text}' loading='lazy'><figcaption>{text}</figcaption></figure>"
+    )

@@ -1,0 +1,221 @@
+"""What acts in N worlds: chunk policies with their history and their noise, scripted experts, chance, and replays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol as Interface
+from typing import runtime_checkable
+
+import numpy as np
+
+from robots.config import config
+from robots.errors import HandoffError
+from robots.noise import chunk_noise
+from robots.spec import ActionSpec
+from robots.types import Observation, Policy, VecEnv
+from sim.protocol import Protocol, Sampling, agreed
+
+
+class Agent(Interface):
+    """Acts in N worlds that were started together. Each row depends on its own seed and observations only."""
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """N episodes begin; their chance comes from `seeds`."""
+        ...
+
+    def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
+        """The next action of every world.
+
+        Args:
+            observation: per field `(N, ...)`.
+            running: (N,) bool; what is answered for the others is not executed.
+
+        Returns:
+            (N, A).
+        """
+        ...
+
+
+AgentFor = Callable[[VecEnv], Agent]
+"""Makes the agent for worlds that it is about to act in; whatever is slow to load was loaded before."""
+
+
+@config
+class Chunking:
+    """How a chunk policy reads history and how much of each chunk is executed."""
+
+    fields: tuple[str, ...] = ("keypoints", "agent")
+    """Observation fields of one step, flattened and concatenated in this order."""
+    action_size: int = 2
+    """A, entries of one action."""
+    n_obs_steps: int = 2
+    """Observations per inference, newest last; at the start the first one is repeated."""
+    horizon: int = 16
+    """Actions predicted per inference."""
+    n_action_steps: int = 8
+    """Actions executed per inference, starting at index `n_obs_steps - 1`, which belongs to the newest observation."""
+
+
+def chunking_under(protocol: Protocol, own: Chunking) -> Chunking:
+    """How a policy is executed under the protocol: as the policy would, unless the protocol rules otherwise.
+
+    Raises:
+        HandoffError: the protocol rules a history or a horizon that the policy's network does not have.
+    """
+    rule = protocol.chunk
+    agreed("chunk.n_obs_steps", rule.n_obs_steps, own.n_obs_steps)
+    agreed("chunk.horizon", rule.horizon, own.horizon)
+    return own if rule.n_action_steps is None else replace(own, n_action_steps=rule.n_action_steps)
+
+
+class ChunkAgent:
+    """Receding horizon: a chunk policy, of whose every chunk a few actions are executed. An `Agent`."""
+
+    def __init__(self, policy: Policy, chunking: Chunking, sampling: Sampling | None = None) -> None:
+        """Takes a loaded policy.
+
+        Args:
+            policy: in the units of the worlds.
+            chunking: shapes agreed with the policy.
+            sampling: where its noise comes from.
+
+        Raises:
+            HandoffError: more actions are to be executed than a chunk holds.
+        """
+        most = chunking.horizon - chunking.n_obs_steps + 1
+        if not 1 <= chunking.n_action_steps <= most:
+            raise HandoffError(
+                f"chunking: n_action_steps is {chunking.n_action_steps}, expected 1..{most} for a horizon of "
+                f"{chunking.horizon} with {chunking.n_obs_steps} observations."
+            )
+        self._policy, self._chunking, self._sampling = policy, chunking, sampling or Sampling()
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """See `Agent.reset`."""
+        sizes = self._chunking
+        self._seeds, self._step = [int(seed) for seed in seeds], 0
+        self._history_NTO: np.ndarray | None = None
+        self._chunk_NHA = np.zeros((len(seeds), sizes.horizon, sizes.action_size), dtype=np.float32)
+
+    def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
+        """See `Agent.act`; the policy is asked for the worlds that still run only.
+
+        Raises:
+            HandoffError: the policy answered a wrong shape or a non-finite value.
+        """
+        sizes = self._chunking
+        newest_NO = _flatten(observation, sizes.fields)
+        if self._history_NTO is None:
+            self._history_NTO = np.repeat(newest_NO[:, None], sizes.n_obs_steps, axis=1)
+        else:
+            self._history_NTO = np.concatenate([self._history_NTO[:, 1:], newest_NO[:, None]], axis=1)
+        index, offset = divmod(self._step, sizes.n_action_steps)
+        if offset == 0:
+            rows = np.flatnonzero(running)
+            self._chunk_NHA[rows] = self._predict(self._history_NTO[rows], [self._seeds[i] for i in rows], index)
+        self._step += 1
+        return self._chunk_NHA[:, sizes.n_obs_steps - 1 + offset].copy()
+
+    def _predict(self, history_RTO: np.ndarray, seeds: Sequence[int], index: int) -> np.ndarray:
+        """Chunk number `index` of the episodes `seeds`, checked: (len(seeds), horizon, A)."""
+        shape = (self._chunking.horizon, self._chunking.action_size)
+        if self._sampling.noise == "zero":
+            noise = np.zeros((len(seeds), *shape), dtype=np.float32)
+        else:
+            noise = np.stack([chunk_noise(seed, index, *shape) for seed in seeds])
+        chunk = np.asarray(self._policy(history_RTO, noise))
+        if chunk.shape != noise.shape:
+            raise HandoffError(
+                f"policy output: shape {chunk.shape}, expected {noise.shape} (worlds, horizon, action). "
+                "Was the policy trained with another horizon or action?"
+            )
+        if not np.isfinite(chunk).all():
+            row, step, entry = (int(i) for i in np.argwhere(~np.isfinite(chunk))[0])
+            raise HandoffError(
+                f"policy output: value at index ({row}, {step}, {entry}) is {chunk[row, step, entry]} in chunk {index} "
+                f"of the episode with seed {seeds[row]}, expected finite. Did training diverge?"
+            )
+        return chunk
+
+
+class RandomAgent:
+    """Acts uniformly within the bounds of the actions: what no skill at all comes to. An `Agent`."""
+
+    def __init__(self, spec: ActionSpec) -> None:
+        """Takes the world's actions.
+
+        Raises:
+            HandoffError: an entry has no bound, so nothing is uniform over it.
+        """
+        self._low, self._high = np.array(spec.low), np.array(spec.high)
+        if not (np.isfinite(self._low) & np.isfinite(self._high)).all():
+            raise HandoffError(
+                f"random agent: the actions are bounded by {spec.low} and {spec.high}, expected finite bounds. "
+                "This world does not say what an ordinary action is."
+            )
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """See `Agent.reset`."""
+        self._generators = [np.random.default_rng([int(seed), 1]) for seed in seeds]
+
+    def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
+        """See `Agent.act`."""
+        return np.stack([generator.uniform(self._low, self._high) for generator in self._generators])
+
+
+@runtime_checkable
+class Demonstrating(Interface):
+    """An engine whose task has a scripted expert."""
+
+    def expert_action(self) -> np.ndarray:
+        """(N, A) what the expert does now."""
+        ...
+
+
+class ExpertAgent:
+    """Does what the task's scripted expert does; it sees the worlds' state, not their observations. An `Agent`."""
+
+    def __init__(self, env: VecEnv) -> None:
+        """Takes the worlds to act in.
+
+        Raises:
+            HandoffError: their engine has no scripted expert, or is in other processes.
+        """
+        engine = getattr(env, "engine", None)
+        if not isinstance(engine, Demonstrating):
+            raise HandoffError(f"expert: {type(env).__name__} has no scripted expert within reach. Is it an FR3 task?")
+        self._engine = engine
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """See `Agent.reset`; the expert is a function of the present."""
+
+    def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
+        """See `Agent.act`."""
+        return self._engine.expert_action()
+
+
+class ReplayAgent:
+    """Takes recorded actions again. An `Agent`."""
+
+    def __init__(self, actions: Sequence[np.ndarray]) -> None:
+        """Takes one `(steps, A)` array per world; after its end a world is told its last action again."""
+        longest = max(len(array) for array in actions)
+        self._actions_NTA = np.stack([np.pad(a, ((0, longest - len(a)), (0, 0)), mode="edge") for a in actions])
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """See `Agent.reset`."""
+        self._step = 0
+
+    def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
+        """See `Agent.act`."""
+        self._step += 1
+        return self._actions_NTA[:, self._step - 1]
+
+
+def _flatten(observation: Observation, fields: Sequence[str]) -> np.ndarray:
+    missing = [name for name in fields if name not in observation]
+    if missing:
+        raise HandoffError(f"observation: no field {missing}; the world has {sorted(observation)}. Another task?")
+    parts = [observation[name].reshape(len(observation[name]), -1) for name in fields]
+    return np.concatenate(parts, axis=1).astype(np.float32)

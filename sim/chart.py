@@ -1,0 +1,76 @@
+"""Charts of evaluations as SVG text, the same bytes for the same numbers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = ("#4878a8", "#c44e52", "#55a868", "#8172b3", "#ccb974", "#64b5cd")
+
+
+class Point(NamedTuple):
+    """One checkpoint of a learning curve."""
+
+    step: int
+    """Training steps."""
+    score: float
+    low: float
+    high: float
+
+
+def histogram(scores: Mapping[str, Sequence[float]]) -> str:
+    """How the episodes' scores are spread, one outline per agent."""
+    values = np.concatenate([np.asarray(each, dtype=float) for each in scores.values()])
+    low, high = min(0.0, float(values.min())), max(1.0, float(values.max()))
+    figure = _figure()
+    axes = figure.subplots()
+    for index, (name, each) in enumerate(scores.items()):
+        axes.hist(
+            each,
+            bins=np.linspace(low, high, 41).tolist(),
+            histtype="stepfilled" if len(scores) == 1 else "step",
+            color=COLOURS[index % len(COLOURS)],
+            label=name,
+        )
+    axes.set_xlabel("score of an episode")
+    axes.set_ylabel("episodes")
+    if len(scores) > 1:
+        axes.legend(loc="upper left")
+    return _svg(figure)
+
+
+def learning_curve(points: Sequence[Point]) -> str:
+    """Score over training steps, with the interval of each checkpoint."""
+    ordered = sorted(points)
+    steps, scores = [point.step for point in ordered], [point.score for point in ordered]
+    figure = _figure()
+    axes = figure.subplots()
+    axes.fill_between(steps, [p.low for p in ordered], [p.high for p in ordered], color=COLOURS[0], alpha=0.25)
+    axes.plot(steps, scores, marker="o", color=COLOURS[0])
+    axes.set_xlabel("training steps")
+    axes.set_ylabel("score")
+    return _svg(figure)
+
+
+def _figure() -> Figure:
+    # The object interface: pyplot would choose a window system and keep global state.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(6, 3), layout="constrained")
+
+
+def _svg(figure: Figure) -> str:
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    with rc_context({"svg.hashsalt": "handoff", "svg.fonttype": "none"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    # Without the XML header, so that it stands in a page as it stands in a file.
+    return text[text.index("<svg") :]

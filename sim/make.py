@@ -1,0 +1,169 @@
+"""Worlds from a configuration: which engine, which task, how many."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import field
+from functools import partial
+from typing import Literal
+
+from robots.actions import ActionSpace
+from robots.config import config
+from robots.errors import HandoffError
+from robots.types import VecEnv
+from sim.cameras import CamerasConfig
+from sim.gym import GymConfig
+from sim.isaac import IsaacLabConfig
+from sim.maniskill_task import ManiSkillConfig
+from sim.tasks.task import Task
+from sim.worlds import Worlds, WorldsConfig
+
+TASKS = ("reach", "push_t", "pick_cube", "stack_cube", "peg_insert", "open_drawer", "flip_switch", "cable_route")
+"""Tasks on the FR3, each a file in `sim/tasks`."""
+
+EngineName = Literal["mujoco", "warp", "maniskill", "isaaclab", "gym"]
+
+
+@config
+class WorldConfig:
+    """One kind of world. Engines refuse what they cannot do."""
+
+    engine: EngineName = "mujoco"
+    task: str = "reach"
+    """One of `TASKS` for mujoco and warp, else an environment's id in the engine's own registry."""
+    actions: ActionSpace | None = None
+    """Action space (mujoco, warp); None takes the task's own."""
+    reward: Literal["dense", "sparse"] = "dense"
+    randomized: bool = False
+    """Domain randomisation from the task's ranges (mujoco, warp)."""
+    cameras: CamerasConfig | None = None
+    """Pictures as observations; None makes none."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where physics runs (warp)."""
+    threads: int = 1
+    """Physics threads of one process (mujoco)."""
+    gym: GymConfig = field(default_factory=GymConfig)
+    """Only read for the engine gym; likewise the next two."""
+    maniskill: ManiSkillConfig = field(default_factory=ManiSkillConfig)
+    isaaclab: IsaacLabConfig = field(default_factory=IsaacLabConfig)
+    workers: int = 1
+    """Processes that share the worlds; 1 is this one."""
+    on_end: Literal["reset", "freeze"] = "reset"
+    """See `WorldsConfig`."""
+    max_steps: int | None = None
+    """Time limit [control periods]; None takes the task's own."""
+
+
+def task_module(name: str) -> str:
+    """Dotted name of the module that states the FR3 task called `name`.
+
+    Raises:
+        HandoffError: there is none.
+    """
+    if name not in TASKS:
+        close = difflib.get_close_matches(name, TASKS, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(TASKS)}."
+        raise HandoffError(f"task: '{name}' is not known, {hint}")
+    # `sim.tasks.push_t` is the geometry that the twin shares.
+    return "sim.tasks.push_t_task" if name == "push_t" else f"sim.tasks.{name}"
+
+
+def find_task(name: str) -> Task:
+    """The FR3 task called `name`.
+
+    Raises:
+        HandoffError: there is none.
+    """
+    match name:
+        case "reach":
+            from sim.tasks.reach import TASK
+        case "push_t":
+            from sim.tasks.push_t_task import TASK
+        case "pick_cube":
+            from sim.tasks.pick_cube import TASK
+        case "stack_cube":
+            from sim.tasks.stack_cube import TASK
+        case "open_drawer":
+            from sim.tasks.open_drawer import TASK
+        case "flip_switch":
+            from sim.tasks.flip_switch import TASK
+        case "peg_insert":
+            from sim.tasks.peg_insert import TASK
+        case "cable_route":
+            from sim.tasks.cable_route import TASK
+        case _:
+            raise HandoffError(f"task: '{name}' is listed in {task_module(name)} but not here.")
+    return TASK
+
+
+def make_worlds(config: WorldConfig, num_envs: int) -> VecEnv:
+    """N worlds, over as many processes as the configuration says.
+
+    Raises:
+        HandoffError: an unknown task, an engine that is not installed, an option that it does not have, or no workers.
+    """
+    _refuse_ignored(config)
+    if config.workers < 1:
+        raise HandoffError(f"worlds: {config.workers} workers asked for, at least 1 is needed.")
+    if config.workers > 1:
+        from sim.workers import WorkerWorlds
+
+        return WorkerWorlds(partial(_make_here, config), num_envs, config.workers)
+    return _make_here(config, num_envs)
+
+
+def _refuse_ignored(config: WorldConfig) -> None:
+    """Refuses what the engine would not look at: a setting without effect is taken for one that has it."""
+    match config.engine:
+        case "mujoco":
+            read = {"actions", "reward", "randomized", "cameras", "threads"}
+        case "warp":
+            # Pictures are asked for in words of its own below.
+            read = {"actions", "reward", "randomized", "cameras", "device"}
+        case _:
+            read = {config.engine}
+    default = WorldConfig()
+    every = ("actions", "reward", "randomized", "cameras", "device", "threads", "gym", "maniskill", "isaaclab")
+    ignored = [name for name in every if name not in read and getattr(config, name) != getattr(default, name)]
+    if ignored:
+        raise HandoffError(
+            f"worlds: the engine {config.engine} does not know {ignored}, it reads {sorted(read)}. "
+            "Is the setting meant for another engine?"
+        )
+
+
+def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
+    episodes = WorldsConfig(on_end=config.on_end, max_steps=config.max_steps)
+    match config.engine:
+        case "mujoco":
+            from sim.mujoco import MujocoConfig, MujocoEngine
+
+            options = MujocoConfig(
+                actions=config.actions,
+                reward=config.reward,
+                randomized=config.randomized,
+                cameras=config.cameras,
+                threads=config.threads,
+            )
+            return Worlds(MujocoEngine(find_task(config.task), num_envs, options), episodes)
+        case "warp":
+            from sim.warp import WarpConfig, WarpEngine
+
+            if config.cameras is not None:
+                raise HandoffError("warp: it makes no pictures. Leave `cameras` out, or use the engine mujoco.")
+            options = WarpConfig(
+                actions=config.actions, reward=config.reward, randomized=config.randomized, device=config.device
+            )
+            return Worlds(WarpEngine(find_task(config.task), num_envs, options), episodes)
+        case "gym":
+            from sim.gym import GymEngine
+
+            return Worlds(GymEngine(config.task, num_envs, config.gym), episodes)
+        case "maniskill":
+            from sim.maniskill import ManiSkillEngine
+
+            return Worlds(ManiSkillEngine(config.task, num_envs, config.maniskill), episodes)
+        case "isaaclab":
+            from sim.isaac import IsaacLabEngine
+
+            return Worlds(IsaacLabEngine(config.task, num_envs, config.isaaclab), episodes)

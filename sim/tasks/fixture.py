@@ -1,0 +1,108 @@
+"""A fixture clamped to the table, and an arm that starts upright: what tasks with a part held in the hand share.
+
+Worlds share one compiled model, so a fixture whose place differs between worlds needs joints of its own. It slides and
+turns on the table against dry friction far above what the impedance law may press with, as if held by clamps.
+"""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots import hand
+from robots.fr3 import Q_HOME
+from robots.kinematics import inverse_kinematics
+from robots.spec import FieldSpec
+from sim.tasks.task import Observed, Start
+from sim.view import FLANGE_P_GRASP, View
+
+if TYPE_CHECKING:
+    import mujoco
+
+MASS = 2.0
+"""Of a fixture with the steel plate under it [kg]."""
+INERTIA = (0.004, 0.004, 0.006)
+"""(3,) of the same, a plate of 0.12 by 0.12 m [kg m^2]."""
+HOLD_FORCE = 300.0
+"""Force that makes the clamps slip [N]; the leash of the impedance law allows less."""
+HOLD_TORQUE = 30.0
+"""Torque that makes the clamps slip [Nm]."""
+
+
+def add_fixture(spec: mujoco.MjSpec, name: str) -> mujoco.MjsBody:
+    """A body on the table, origin at the table top, with the joints `name`_x, `name`_y [m] and `name`_yaw [rad].
+
+    Its geoms are the task's to add, with mass 0.
+    """
+    import mujoco
+
+    body = spec.worldbody.add_body(
+        name=name, mass=MASS, ipos=[0, 0, 0], inertia=INERTIA, explicitinertial=True, gravcomp=1.0
+    )
+    slide, hinge = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
+    for suffix, kind, axis, hold in (
+        ("x", slide, [1, 0, 0], HOLD_FORCE),
+        ("y", slide, [0, 1, 0], HOLD_FORCE),
+        ("yaw", hinge, [0, 0, 1], HOLD_TORQUE),
+    ):
+        body.add_joint(
+            name=f"{name}_{suffix}",
+            type=kind,
+            axis=axis,
+            frictionloss=hold,
+            damping=hold,
+            # Dry friction is a soft constraint; at the engine's defaults a pushed fixture would creep by mm/s.
+            solimp_friction=[0.99, 0.9999, 0.001, 0.5, 2.0],
+            solref_friction=[2.0 * spec.option.timestep, 1.0],
+        )
+    return body
+
+
+def place_fixture(start: Start, name: str, pose: np.ndarray) -> None:
+    """Puts the fixture `name` at `pose` (3,): x, y [m], yaw [rad]."""
+    for suffix, value in zip(("x", "y", "yaw"), pose, strict=True):
+        start.joint(f"{name}_{suffix}", float(value))
+
+
+def fixture_pose(view: View, name: str) -> np.ndarray:
+    """(N, 3) x, y [m], yaw [rad] of the fixture `name`, base."""
+    return np.stack([view.joint(f"{name}_{suffix}") for suffix in ("x", "y", "yaw")], axis=1)
+
+
+def fixture(name: str) -> dict[str, Observed]:
+    """The pose of the fixture `name` as an observation."""
+    spec = FieldSpec(shape=(3,), unit="m, m, rad", frame="base", about=f"x, y, yaw of the {name}")
+    return {f"{name}_pose": Observed(spec, lambda v: fixture_pose(v, name))}
+
+
+def in_fixture(view: View, name: str, point: np.ndarray) -> np.ndarray:
+    """(N, ..., 3) points given in base axes (N, ..., 3) [m], expressed in the fixture's frame."""
+    pose = fixture_pose(view, name).reshape(view.n, *[1] * (point.ndim - 2), 3)
+    c, s = np.cos(pose[..., 2]), np.sin(pose[..., 2])
+    x, y = point[..., 0] - pose[..., 0], point[..., 1] - pose[..., 1]
+    return np.stack([c * x + s * y, c * y - s * x, point[..., 2]], axis=-1)
+
+
+def from_fixture(view: View, name: str, point: np.ndarray) -> np.ndarray:
+    """(N, ..., 3) points given in the fixture's frame (N, ..., 3) [m], expressed in base axes."""
+    pose = fixture_pose(view, name).reshape(view.n, *[1] * (point.ndim - 2), 3)
+    c, s = np.cos(pose[..., 2]), np.sin(pose[..., 2])
+    x, y = c * point[..., 0] - s * point[..., 1], s * point[..., 0] + c * point[..., 1]
+    return np.stack([x + pose[..., 0], y + pose[..., 1], point[..., 2]], axis=-1)
+
+
+def upright_posture(position: np.ndarray, yaw: float) -> np.ndarray:
+    """(7,) joint positions [rad] near the ready posture: frame "grasp" at `position` (3,) [m], turned by `yaw` [rad].
+
+    Raises:
+        HandoffError: out of reach.
+    """
+    c, s = np.cos(yaw), np.sin(yaw)
+    pose = np.eye(4)
+    pose[:3, :3] = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]) @ hand.FLANGE_R_GRASP.T
+    pose[:3, 3] = position - pose[:3, :3] @ FLANGE_P_GRASP
+    return inverse_kinematics(pose, Q_HOME)

@@ -1,0 +1,227 @@
+"""Flip switch: push the lever of a toggle switch over to its other side.
+
+The task is of the kind that CALVIN's play table (Mees et al. 2022) has in its switch. The switch is a fixture on the
+table (`sim.tasks.fixture`): its place and turn differ between worlds. As in a real toggle, a spring stretched between
+lever and box is longest when the lever stands upright, so the lever is driven to one stop or the other.
+"""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots.actions import CartesianDelta
+from robots.spec import FieldSpec
+from sim.randomize import Range
+from sim.scene import FINGER_HALF, arm_scene
+from sim.tasks.fixture import (
+    add_fixture,
+    fixture,
+    fixture_pose,
+    from_fixture,
+    in_fixture,
+    place_fixture,
+    upright_posture,
+)
+from sim.tasks.grasping import MIDDLE
+from sim.tasks.task import CLOSED, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
+from sim.view import View
+
+if TYPE_CHECKING:
+    import mujoco
+
+BOX = np.array([0.050, 0.035, 0.018])
+"""(3,) half sizes of the box [m]; the lever swings along its x."""
+SWITCH_LOW, SWITCH_HIGH = np.array([0.43, -0.15, -0.60]), np.array([0.57, 0.15, 0.60])
+"""(3,) bounds of the switch's place x, y [m] and turn [rad], base."""
+PIVOT = 0.042
+"""Height of the lever's axis over the table [m]."""
+LENGTH = 0.090
+"""Of the lever, axis to the middle of its knob [m]."""
+KNOB = 0.010
+"""Radius of the knob [m]."""
+LEVER_MASS = 0.040
+"""[kg], all of it counted at the knob."""
+SWING = 0.50
+"""Angle of the stops from upright [rad]; on is positive, away from the switch's own -x."""
+ARM = 0.020
+"""From the axis to either end of the spring: on the lever above it, on the box below it [m]."""
+SPRING_REST, SPRING_STIFFNESS = 0.020, 2100.0
+"""Length of the slack spring [m] and its stiffness [N/m]: the knob is held at its stop by about 2 N."""
+DAMPING = 0.03
+"""Of the lever's axis [Nms/rad]: it snaps over within two tenths of a second."""
+
+Q_START = upright_posture(MIDDLE, 0.0)
+"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing down."""
+WORKSPACE_LOW, WORKSPACE_HIGH = (0.32, -0.28, 0.06), (0.68, 0.28, 0.40)
+"""Where the hand may go [m]: not below the box's lid."""
+FLIPPED = 0.35
+"""Angle on the wanted side that counts as flipped [rad]."""
+STILL = 0.50
+"""Speed below which the lever is at rest [rad/s]."""
+
+PUSH_HEIGHT = 0.118
+"""Height of the fingertips' point while it pushes [m]: fingers beside the knob, palm over it."""
+CLEAR_HEIGHT = 0.185
+"""Height at which the hand moves over the switch [m]."""
+ASIDE = 0.085
+"""From the axis, along the swing, to where the hand goes down [m]."""
+LEAD = 0.02
+"""How far before the hand the expert pushes [m]: so short that an error to the side counts as much."""
+BEYOND = 0.005
+"""How far past the axis the fingertips push [m]; the spring does the rest."""
+
+
+def _scene() -> mujoco.MjSpec:
+    import mujoco
+
+    spec = arm_scene("flip_switch", timestep=0.005)
+    switch = add_fixture(spec, "switch")
+    touched = {"solref": [2.0 * spec.option.timestep, 1.0], "mass": 0, "contype": 0, "conaffinity": 1}
+    box, capsule = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_CAPSULE
+    switch.add_geom(name="switch_box", type=box, pos=[0, 0, BOX[2]], size=BOX, rgba=[0.86, 0.86, 0.84, 1], **touched)
+    switch.add_site(name="spring_low", pos=[0, 0, PIVOT - ARM], size=[0.002] * 3, rgba=[0] * 4)
+    inertia = [LEVER_MASS * KNOB**2] * 3
+    lever = switch.add_body(
+        name="lever", pos=[0, 0, PIVOT], mass=LEVER_MASS, ipos=[0, 0, LENGTH], inertia=inertia, explicitinertial=True
+    )
+    lever.add_joint(
+        name="lever",
+        axis=[0, 1, 0],
+        range=[-SWING, SWING],
+        limited=mujoco.mjtLimited.mjLIMITED_TRUE,
+        damping=DAMPING,
+        solref_limit=[2.0 * spec.option.timestep, 1.0],
+    )
+    lever.add_geom(
+        name="lever_rod",
+        type=capsule,
+        fromto=[0, 0, 0, 0, 0, LENGTH],
+        size=[0.006, 0, 0],
+        rgba=[0.3] * 3 + [1],
+        **touched,
+    )
+    lever.add_geom(
+        name="lever_knob",
+        type=mujoco.mjtGeom.mjGEOM_SPHERE,
+        pos=[0, 0, LENGTH],
+        size=[KNOB, 0, 0],
+        rgba=[0.85, 0.45, 0.15, 1],
+        **touched,
+    )
+    lever.add_site(name="spring_high", pos=[0, 0, ARM], size=[0.002] * 3, rgba=[0] * 4)
+    spring = spec.add_tendon(
+        name="spring", stiffness=SPRING_STIFFNESS, springlength=[SPRING_REST] * 2, width=0.001, rgba=[0] * 4
+    )
+    for site in ("spring_low", "spring_high"):
+        spring.wrap_site(site)
+    return spec
+
+
+def _reset(rng: np.random.Generator, start: Start) -> None:
+    start_posture(rng, start, Q_START)
+    place_fixture(start, "switch", rng.uniform(SWITCH_LOW, SWITCH_HIGH))
+    side = rng.choice([-1.0, 1.0])
+    start.joint("lever", side * SWING)
+    start.goal[0] = -side
+
+
+def _side(view: View) -> np.ndarray:
+    """(N,) the wanted side: 1 is on, -1 is off."""
+    return view.goal[:, 0]
+
+
+def _turned(view: View) -> np.ndarray:
+    """(N,) the lever's angle towards the wanted side [rad]."""
+    return _side(view) * view.joint("lever")
+
+
+def _flipped(view: View) -> np.ndarray:
+    return _turned(view) > FLIPPED
+
+
+def _success(view: View) -> np.ndarray:
+    return _flipped(view) & (np.abs(view.joint_velocity("lever")) < STILL)
+
+
+def _in_switch(view: View) -> np.ndarray:
+    """(N, 3) middle of the knob in the switch's axes [m]."""
+    angle = view.joint("lever")
+    return np.stack([LENGTH * np.sin(angle), np.zeros(view.n), PIVOT + LENGTH * np.cos(angle)], axis=1)
+
+
+def _knob(view: View) -> np.ndarray:
+    """(N, 3) middle of the knob [m], base."""
+    return from_fixture(view, "switch", _in_switch(view))
+
+
+def _reach(view: View) -> np.ndarray:
+    # The hand may leave a flipped switch without a loss.
+    distance = np.linalg.norm(view.grasp_position - _knob(view), axis=1)
+    return np.where(_flipped(view), 1.0, near(distance, 0.1))
+
+
+def _expert(view: View) -> Intent:
+    tip, side = in_fixture(view, "switch", view.grasp_position), _side(view)
+    pose, turn = np.zeros((view.n, 6)), fixture_pose(view, "switch")[:, 2]
+    away = np.stack([tip[:, 0] + side * ASIDE, tip[:, 1]], axis=1)
+    # A funnel: having gone down a little, small deviations must not make the hand rise again.
+    sunk = np.clip((CLEAR_HEIGHT - tip[:, 2]) / (CLEAR_HEIGHT - PUSH_HEIGHT), 0.0, 1.0)
+    above = (np.linalg.norm(away, axis=1) < 0.010 + 0.015 * sunk) & (view.width < 0.01 + 0.01 * sunk)
+    above &= np.abs(turn - view.grasp_pose[:, 5]) < 0.10 + 0.10 * sunk
+    # Fingers low and before the knob, seen along the way it has to go.
+    gap = side * (_in_switch(view)[:, 0] - tip[:, 0])
+    behind = (gap > 0.5 * (KNOB + FINGER_HALF[0])) & (tip[:, 2] < PUSH_HEIGHT + 0.010)
+    # Sidewards it has time to settle before it touches.
+    pushing = behind & (np.abs(tip[:, 1]) < np.where(gap > 0.035, 0.008, 0.017))
+    wanted = np.zeros((view.n, 3))
+    wanted[:, 0] = np.where(pushing, side * np.minimum(side * tip[:, 0] + LEAD, BEYOND), -side * ASIDE)
+    wanted[:, 2] = np.where(pushing | above, PUSH_HEIGHT, CLEAR_HEIGHT)
+    # Straight up from anywhere else, and when the lever has gone over.
+    low = ~pushing & ~above & (tip[:, 2] < CLEAR_HEIGHT - 0.02)
+    done = _flipped(view)
+    wanted[low | done, :2] = tip[low | done, :2]
+    wanted[done, 2] = CLEAR_HEIGHT
+    pose[:, :3], pose[:, 5] = from_fixture(view, "switch", wanted), turn
+    return Intent(pose=pose, width=np.full(view.n, CLOSED), speed=np.where(behind, 0.6, 1.0))
+
+
+TASK = Task(
+    name="flip_switch",
+    scene=_scene,
+    reset=_reset,
+    observations={
+        **proprioception(),
+        **fixture("switch"),
+        "knob_position": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the knob"), _knob),
+        "lever": Observed(
+            FieldSpec(shape=(2,), unit="rad, rad/s", about="angle and speed of the lever; positive is on"),
+            lambda v: np.stack([v.joint("lever"), v.joint_velocity("lever")], axis=1),
+        ),
+        "goal": Observed(FieldSpec(shape=(1,), about="wanted side: 1 on, -1 off"), lambda v: v.goal),
+    },
+    rewards={
+        "reach": Reward(0.3, _reach),
+        "turn": Reward(0.4, lambda v: np.clip(0.5 + 0.5 * _turned(v) / SWING, 0.0, 1.0)),
+        "there": Reward(0.3, lambda v: _success(v).astype(float)),
+    },
+    success=_success,
+    expert=_expert,
+    actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
+    goal_size=1,
+    q_posture=Q_START,
+    max_steps=100,
+    ranges=(
+        Range(what="mass", names=("lever",), low=0.5, high=2.0),
+        Range(what="damping", names=("lever",), low=0.5, high=2.0),
+        Range(what="friction", names=("lever_*", "finger_*"), low=0.7, high=1.3),
+        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
+        Range(what="delay", low=0.0, high=0.03),
+        Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
+        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+    ),
+)

@@ -1,0 +1,245 @@
+"""Open drawer: pull the drawer of a small cabinet open by its bar handle.
+
+The cabinet is a fixture on the table (`sim.tasks.fixture`): its place and turn differ between worlds. The drawer slides
+with dry friction and damping, as one on plain metal runners does (a push of a few newtons moves it). The handle's free
+depth of 39 mm is that of common furniture handles (35 to 40 mm).
+"""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots.actions import CartesianDelta
+from robots.spec import FieldSpec
+from sim.randomize import Range
+from sim.scene import arm_scene
+from sim.tasks.fixture import (
+    add_fixture,
+    fixture,
+    fixture_pose,
+    from_fixture,
+    in_fixture,
+    place_fixture,
+    upright_posture,
+)
+from sim.tasks.grasping import MIDDLE
+from sim.tasks.task import CLOSED, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
+from sim.view import View
+
+if TYPE_CHECKING:
+    import mujoco
+
+CABINET = np.array([0.12, 0.13, 0.07])
+"""(3,) half sizes of the cabinet [m]; it opens towards its own -x."""
+CABINET_LOW, CABINET_HIGH = np.array([0.64, -0.10, -0.30]), np.array([0.72, 0.10, 0.30])
+"""(3,) bounds of the cabinet's place x, y [m] and turn [rad], base."""
+WALL = 0.006
+"""Half thickness of all boards [m]."""
+TRAVEL = 0.20
+"""How far the drawer opens [m]."""
+AJAR = 0.03
+"""Largest opening at the start [m]."""
+DRAWER_MASS = 1.0
+"""[kg]."""
+DRY_FRICTION, DAMPING = 3.0, 8.0
+"""Of the drawer's runners [N], [Ns/m]."""
+BAR = np.array([0.006, 0.060])
+"""Radius and half length of the handle's bar [m]."""
+BAR_AWAY, BAR_HEIGHT = 0.045, 0.120
+"""The bar's axis from the drawer's front, and over the table [m]."""
+Q_START = upright_posture(MIDDLE, 0.0)
+"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing down."""
+WORKSPACE_LOW, WORKSPACE_HIGH = (0.30, -0.28, 0.06), (0.66, 0.28, 0.40)
+"""Where the hand may go [m]: not under the handle, and no farther than the drawer's front when it is shut."""
+OPENED = 0.15
+"""Opening that counts as open [m]."""
+STILL = 0.10
+"""Speed below which the drawer counts as standing [m/s]."""
+
+HOOKED_HEIGHT = 0.110
+"""Height of the fingertips' point when they stand behind the bar [m]: the palm stays over the cabinet's top."""
+CLEAR_HEIGHT = 0.190
+"""Height at which the hand moves over the cabinet [m]."""
+PULLED = 0.175
+"""Opening at which the expert stops pulling [m]."""
+LOOSER = 0.01
+"""By how much the hand opens to come free [m]."""
+LEAD = 0.03
+"""How far before the hand the expert pulls [m]."""
+
+
+def _scene() -> mujoco.MjSpec:
+    spec = arm_scene("open_drawer", timestep=0.005)
+    cabinet = add_fixture(spec, "cabinet")
+    x, y, z = CABINET
+    for name, position, size in (
+        ("top", [0, 0, 2 * z - WALL], [x, y, WALL]),
+        ("left", [0, y - WALL, z], [x, WALL, z]),
+        ("right", [0, WALL - y, z], [x, WALL, z]),
+        ("back", [x - WALL, 0, z], [WALL, y, z]),
+    ):
+        _board(spec, cabinet, f"cabinet_{name}", position, size, (0.83, 0.80, 0.74, 1.0))
+    _add_drawer(spec, cabinet)
+    return spec
+
+
+def _add_drawer(spec: mujoco.MjSpec, cabinet: mujoco.MjsBody) -> None:
+    import mujoco
+
+    x, y, z = CABINET
+    inertia = [DRAWER_MASS * (a * a + b * b) / 3 for a, b in ((y, z), (x, z), (x, y))]
+    drawer = cabinet.add_body(name="drawer", mass=DRAWER_MASS, ipos=[0, 0, z], inertia=inertia, explicitinertial=True)
+    drawer.add_joint(
+        name="drawer",
+        type=mujoco.mjtJoint.mjJNT_SLIDE,
+        axis=[-1, 0, 0],
+        range=[0, TRAVEL],
+        limited=mujoco.mjtLimited.mjLIMITED_TRUE,
+        frictionloss=DRY_FRICTION,
+        damping=DAMPING,
+    )
+    inside, deep = y - 3 * WALL, x - 2 * WALL
+    for name, position, size in (
+        ("front", [WALL - x, 0, z - WALL], [WALL, inside, z - 2 * WALL]),
+        ("bottom", [0, 0, 2 * WALL], [deep, inside, WALL]),
+        ("left", [0, inside - WALL, z - 3 * WALL], [deep, WALL, z - 5 * WALL]),
+        ("right", [0, WALL - inside, z - 3 * WALL], [deep, WALL, z - 5 * WALL]),
+    ):
+        _board(spec, drawer, f"drawer_{name}", position, size, (0.62, 0.70, 0.74, 1.0))
+    out, (radius, half) = -x - BAR_AWAY, BAR
+    # Bar, and the two posts that carry it.
+    ends = [([out, -half, BAR_HEIGHT], [out, half, BAR_HEIGHT])]
+    ends += [([out, side, BAR_HEIGHT], [-x, side, BAR_HEIGHT]) for side in (-half, half)]
+    for name, (start, end) in zip(("bar", "post_right", "post_left"), ends, strict=True):
+        drawer.add_geom(
+            name=f"handle_{name}",
+            type=mujoco.mjtGeom.mjGEOM_CAPSULE,
+            fromto=[*start, *end],
+            size=[radius, 0, 0],
+            rgba=[0.30, 0.31, 0.33, 1],
+            solref=[2.0 * spec.option.timestep, 1.0],
+            mass=0,
+            contype=0,
+            conaffinity=1,
+        )
+
+
+def _board(
+    spec: mujoco.MjSpec,
+    body: mujoco.MjsBody,
+    name: str,
+    position: list[float],
+    size: list[float],
+    rgba: tuple[float, float, float, float],
+) -> None:
+    import mujoco
+
+    # Touched by the arm alone: the drawer must not rub on its own cabinet.
+    body.add_geom(
+        name=name,
+        type=mujoco.mjtGeom.mjGEOM_BOX,
+        pos=position,
+        size=size,
+        rgba=rgba,
+        solref=[2.0 * spec.option.timestep, 1.0],
+        mass=0,
+        contype=0,
+        conaffinity=1,
+    )
+
+
+def _reset(rng: np.random.Generator, start: Start) -> None:
+    start_posture(rng, start, Q_START)
+    place_fixture(start, "cabinet", rng.uniform(CABINET_LOW, CABINET_HIGH))
+    start.joint("drawer", rng.uniform(0.0, AJAR))
+
+
+def _opening(view: View) -> np.ndarray:
+    return view.joint("drawer")
+
+
+def _slot(view: View) -> np.ndarray:
+    """(N, 3) where the fingertips belong, in the cabinet's axes [m]: midway between bar and drawer."""
+    slot = np.zeros((view.n, 3))
+    slot[:, 0] = -CABINET[0] - _opening(view) - 0.5 * (BAR_AWAY - BAR[0])
+    slot[:, 2] = HOOKED_HEIGHT
+    return slot
+
+
+def _handle(view: View) -> np.ndarray:
+    """(N, 3) middle of the bar [m], base."""
+    handle = np.zeros((view.n, 3))
+    handle[:, 0] = -CABINET[0] - _opening(view) - BAR_AWAY
+    handle[:, 2] = BAR_HEIGHT
+    return from_fixture(view, "cabinet", handle)
+
+
+def _tip(view: View) -> np.ndarray:
+    """(N, 3) the point between the fingertips in the cabinet's axes [m]."""
+    return in_fixture(view, "cabinet", view.grasp_position)
+
+
+def _hooked(view: View) -> np.ndarray:
+    """(N,) bool: the fingers stand between bar and drawer."""
+    away = np.abs(_tip(view) - _slot(view))
+    between = (away[:, 0] < 0.5 * BAR_AWAY) & (away[:, 1] < BAR[1])
+    return between & (_tip(view)[:, 2] < BAR_HEIGHT)
+
+
+def _success(view: View) -> np.ndarray:
+    return (_opening(view) > OPENED) & (np.abs(view.joint_velocity("drawer")) < STILL)
+
+
+def _expert(view: View) -> Intent:
+    tip, slot, hooked = _tip(view), _slot(view), _hooked(view)
+    pose, turn = np.zeros((view.n, 6)), fixture_pose(view, "cabinet")[:, 2]
+    above = np.linalg.norm((tip - slot)[:, :2], axis=1) < 0.008
+    above &= (np.abs(turn - view.grasp_pose[:, 5]) < 0.08) & (view.width < 0.02)
+    wanted = slot.copy()
+    # Across the cabinet only at a height that clears it, and down only when in line with the slot.
+    wanted[:, 2] = np.where(above, HOOKED_HEIGHT, CLEAR_HEIGHT)
+    low = ~above & ~hooked & (tip[:, 2] < CLEAR_HEIGHT - 0.02)
+    wanted[low, :2] = tip[low, :2]
+    pull = np.where(_opening(view) < PULLED, LEAD, 0.0)
+    wanted[hooked] = slot[hooked]
+    wanted[hooked, 0] = (tip[:, 0] - pull)[hooked]
+    # On the way up the hand neither turns nor closes: its fingers may stand on both sides of the bar.
+    pose[:, :3], pose[:, 5] = from_fixture(view, "cabinet", wanted), np.where(low, view.grasp_pose[:, 5], turn)
+    return Intent(pose=pose, width=np.where(low, view.width + LOOSER, CLOSED), speed=np.where(hooked, 0.6, 1.0))
+
+
+TASK = Task(
+    name="open_drawer",
+    scene=_scene,
+    reset=_reset,
+    observations={
+        **proprioception(),
+        **fixture("cabinet"),
+        "handle_position": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the bar"), _handle),
+        "opening": Observed(FieldSpec(shape=(1,), unit="m", about="of the drawer"), lambda v: _opening(v)[:, None]),
+    },
+    rewards={
+        "reach": Reward(0.3, lambda v: near(np.linalg.norm(_tip(v) - _slot(v), axis=1), 0.1)),
+        "open": Reward(0.5, lambda v: np.clip(_opening(v) / OPENED, 0.0, 1.0)),
+        "there": Reward(0.2, lambda v: _success(v).astype(float)),
+    },
+    success=_success,
+    expert=_expert,
+    actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
+    q_posture=Q_START,
+    max_steps=120,
+    ranges=(
+        Range(what="mass", names=("drawer",), low=0.5, high=2.0),
+        Range(what="damping", names=("drawer",), low=0.5, high=2.0),
+        Range(what="friction", names=("handle_*", "finger_*"), low=0.7, high=1.3),
+        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
+        Range(what="delay", low=0.0, high=0.03),
+        Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
+        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+    ),
+)

@@ -1,0 +1,228 @@
+"""Peg insert: put the square peg in the hand into a square hole that is 1 mm wider.
+
+The kind of insertion in SERL and HIL-SERL (Luo et al. 2024), on our own numbers: the hole's pose and the arm's start
+are drawn anew, the peg is held by friction alone and sits a little differently in the fingers each time. "Clearance
+1 mm" is the hole's width minus the peg's, in x as in y: 0.5 mm to either side of a centred peg.
+"""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots.actions import CartesianDelta
+from sim.randomize import Range
+from sim.scene import arm_scene
+from sim.tasks.fixture import add_fixture, fixture, fixture_pose, in_fixture, place_fixture, upright_posture
+from sim.tasks.task import Intent, Reward, Start, Task, body, near, proprioception
+from sim.view import View, yaw_quaternion
+
+if TYPE_CHECKING:
+    import mujoco
+
+PEG_WIDTH = 0.016
+"""Edge of the peg's square section [m]."""
+CLEARANCE = 0.001
+"""Width of the hole minus width of the peg [m]."""
+PEG_LENGTH = 0.090
+"""[m]."""
+PEG_DENSITY = 1200.0
+"""Solid plastic [kg/m^3]; the peg weighs 28 g."""
+PEG_FRICTION = 0.3
+"""Sliding friction of plastic on plastic, handbooks: 0.2 to 0.4. Between peg and pads that of the pads holds."""
+HOLE_DEPTH = 0.030
+"""Of the hole, which ends at the table top; also the socket's height [m]."""
+WALL = 0.012
+"""Thickness of the socket's walls [m]."""
+GRIP_ABOVE_CENTRE = 0.015
+"""From the peg's middle to where the fingertips hold it [m]; 55 mm then stick out below the fingers."""
+
+SOCKET_LOW, SOCKET_HIGH = np.array([0.42, -0.12, -0.4]), np.array([0.58, 0.12, 0.4])
+"""(3,) bounds of the socket's x, y [m], yaw [rad], base."""
+START_LOW, START_HIGH = np.array([0.42, -0.12, 0.15, -0.4]), np.array([0.58, 0.12, 0.22, 0.4])
+"""(4,) bounds of the hand's start: x, y, z [m], yaw [rad], base."""
+OFFSET = np.array([0.002, 0.003])
+"""(2,) largest offset of the peg in the hand: sideways between the pads, and along the peg [m]."""
+TILT = np.deg2rad(2.0)
+"""Largest tilt of the peg in the hand, in the pads' plane [rad]."""
+
+DEEP = 0.8 * HOLE_DEPTH
+"""Depth of the tip that counts as inserted [m]."""
+UPRIGHT = np.deg2rad(3.0)
+"""Angle between the peg's axis and the vertical that counts as upright [rad]."""
+LOST = 0.03
+"""Distance between the grip and the place on the peg where it was meant to be that counts as dropped [m]."""
+
+SAFE = 0.008
+"""Height of the tip above the rim at which the expert aligns the peg [m]."""
+ALIGNED, TURNED = 0.0005, 0.02
+"""Offset [m] and turn [rad] within which it goes down."""
+LOWER = 0.0025
+"""How far below the measured position it sets its target until the tip is in the hole [m]: slow, for going down fast
+moves the peg aside where the joints are controlled one by one; on the rim 5 N, so that the peg can still slide."""
+PRESS = 0.006
+"""Likewise in the hole [m]: 12 N at the law's stiffness."""
+PULL = 1.5
+"""Lateral target per lateral error: overcomes friction on the rim."""
+
+
+def _scene() -> mujoco.MjSpec:
+    import mujoco
+
+    spec = arm_scene("peg_insert", timestep=0.0025)
+    box, half = mujoco.mjtGeom.mjGEOM_BOX, PEG_WIDTH / 2
+    material = {
+        "type": box,
+        "friction": [PEG_FRICTION, 0.005, 0.0001],
+        "condim": 4,
+        # As stiff as the engine can integrate: at its default the parts would sink into one another by the clearance.
+        "solref": [2.0 * spec.option.timestep, 1.0],
+    }
+    peg = spec.worldbody.add_body(name="peg", pos=[0.5, 0, 0.2])
+    peg.add_freejoint(name="peg")
+    peg.add_geom(
+        name="peg",
+        size=[half, half, PEG_LENGTH / 2],
+        density=PEG_DENSITY,
+        rgba=[0.80, 0.28, 0.24, 1],
+        contype=1,
+        conaffinity=1,
+        **material,
+    )
+    socket = add_fixture(spec, "socket")
+    inner = half + CLEARANCE / 2
+    middle, outer = inner + WALL / 2, inner + WALL
+    walls = (
+        (middle, 0.0, WALL / 2, outer),
+        (-middle, 0.0, WALL / 2, outer),
+        (0.0, middle, inner, WALL / 2),
+        (0.0, -middle, inner, WALL / 2),
+    )
+    for i, (x, y, size_x, size_y) in enumerate(walls):
+        socket.add_geom(
+            name=f"wall{i}",
+            pos=[x, y, HOLE_DEPTH / 2],
+            size=[size_x, size_y, HOLE_DEPTH / 2],
+            mass=0,
+            rgba=[0.25, 0.42, 0.66, 1],
+            contype=0,
+            conaffinity=1,
+            **material,
+        )
+    return spec
+
+
+def _reset(rng: np.random.Generator, start: Start) -> None:
+    place_fixture(start, "socket", rng.uniform(SOCKET_LOW, SOCKET_HIGH))
+    x, y, z, yaw = rng.uniform(START_LOW, START_HIGH)
+    sideways, along = rng.uniform(-OFFSET, OFFSET)
+    tilt = rng.uniform(-TILT, TILT)
+    start.arm(upright_posture(np.array([x, y, z]), yaw))
+    start.fingers(PEG_WIDTH)
+    start.grip = PEG_WIDTH
+    # The peg is turned about the grip, then moved.
+    depth = GRIP_ABOVE_CENTRE + along
+    forward = sideways - depth * np.sin(tilt)
+    centre = [x + forward * np.cos(yaw), y + forward * np.sin(yaw), z - depth * np.cos(tilt)]
+    lean = np.array([np.cos(tilt / 2), np.sin(tilt / 2)])
+    w, _, _, turn = yaw_quaternion(yaw)
+    start.place("peg", centre, np.array([w * lean[0], -turn * lean[1], w * lean[1], turn * lean[0]]))
+
+
+def _axis(view: View) -> np.ndarray:
+    """(N, 3) from the tip to the peg's upper end, length 1."""
+    return view.rotation("peg")[:, :, 2]
+
+
+def _tip(view: View) -> np.ndarray:
+    """(N, 3) middle of the peg's lower face [m], socket frame: the hole is around the z axis and ends at 0."""
+    return in_fixture(view, "socket", view.position("peg") - _axis(view) * PEG_LENGTH / 2)
+
+
+def _depth(view: View) -> np.ndarray:
+    """(N,) how deep the tip is in the hole [m]; 0 above or beside it."""
+    tip = _tip(view)
+    inside = np.abs(tip[:, :2]).max(axis=1) < (PEG_WIDTH + CLEARANCE) / 2
+    return np.where(inside, np.clip(HOLE_DEPTH - tip[:, 2], 0.0, HOLE_DEPTH), 0.0)
+
+
+def _upright(view: View) -> np.ndarray:
+    return _axis(view)[:, 2] > np.cos(UPRIGHT)
+
+
+def _to_axis(view: View) -> np.ndarray:
+    """(N,) horizontal distance of the tip from the hole's axis [m]."""
+    return np.linalg.norm(_tip(view)[:, :2], axis=1)
+
+
+def _turn(view: View) -> np.ndarray:
+    """(N,) turn [rad] in [-pi/4, pi/4] that squares the peg to the hole."""
+    rotation = view.rotation("peg")
+    turn = fixture_pose(view, "socket")[:, 2] - np.arctan2(rotation[:, 1, 0], rotation[:, 0, 0])
+    return turn - np.round(turn / (np.pi / 2)) * (np.pi / 2)
+
+
+def _success(view: View) -> np.ndarray:
+    return (_depth(view) > DEEP) & _upright(view)
+
+
+def _dropped(view: View) -> np.ndarray:
+    grip = view.position("peg") + _axis(view) * GRIP_ABOVE_CENTRE
+    return np.linalg.norm(grip - view.grasp_position, axis=1) > LOST
+
+
+def _expert(view: View) -> Intent:
+    """Aligns above the hole, goes down slowly, slides on the rim where it must, and pushes the peg in."""
+    tip, turn = _tip(view), _turn(view)
+    level, above = np.linalg.norm(tip[:, :2], axis=1), tip[:, 2] - HOLE_DEPTH
+    inside = (above < -0.001) & (level < 0.002)
+    aligned = (level < ALIGNED) & (np.abs(turn) < TURNED)
+    # On its way down a small error is corrected by sliding; rising again would repeat it.
+    aligned |= (above < 0.75 * SAFE) & (level < 3.0 * ALIGNED) & (np.abs(turn) < 2.0 * TURNED)
+    # Low and beside the hole it first goes straight up.
+    blocked = (above < 0.25 * SAFE) & ~inside & ~aligned
+    error = np.where(blocked[:, None], 0.0, -PULL * tip[:, :2])
+    yaw = fixture_pose(view, "socket")[:, 2]
+    pose = view.grasp_pose.copy()
+    pose[:, 0] += np.cos(yaw) * error[:, 0] - np.sin(yaw) * error[:, 1]
+    pose[:, 1] += np.sin(yaw) * error[:, 0] + np.cos(yaw) * error[:, 1]
+    pose[:, 2] += np.where(inside, -PRESS, np.where(aligned, -LOWER, SAFE - above))
+    pose[:, 3:5] = 0.0
+    pose[:, 5] += turn
+    return Intent(pose=pose, width=np.zeros(view.n))
+
+
+TASK = Task(
+    name="peg_insert",
+    scene=_scene,
+    reset=_reset,
+    observations={**proprioception(use_gripper=False), **body("peg"), **fixture("socket")},
+    rewards={
+        "align": Reward(0.25, lambda v: near(_to_axis(v), 0.05)),
+        "turn": Reward(0.10, lambda v: near(np.abs(_turn(v)), 0.3)),
+        "lower": Reward(0.15, lambda v: near(_tip(v)[:, 2], 0.1) * near(_to_axis(v), 0.02)),
+        "insert": Reward(0.25, lambda v: _depth(v) / HOLE_DEPTH),
+        "there": Reward(0.25, lambda v: _success(v).astype(float)),
+    },
+    success=_success,
+    failure=_dropped,
+    expert=_expert,
+    # Steps and leash are short: 10 mm of leash press with 20 N, and the fingers hold the peg against 30 N.
+    actions=CartesianDelta(translation=0.01, rotation=0.05, leash_translation=0.01, leash_rotation=0.1),
+    use_gripper=False,
+    timestep=0.0025,
+    max_steps=120,
+    ranges=(
+        Range(what="mass", names=("peg",), low=0.5, high=2.0),
+        Range(what="friction", names=("peg", "wall*"), low=0.7, high=1.3),
+        Range(what="friction", names=("finger_*",), low=0.8, high=1.3),
+        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
+        Range(what="delay", low=0.0, high=0.03),
+        Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
+        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+    ),
+)

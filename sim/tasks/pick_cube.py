@@ -1,0 +1,110 @@
+"""Pick cube: grasp a cube that lies on the table, lift it to a goal in the air and hold it there."""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots.fr3 import Q_HOME
+from robots.spec import FieldSpec
+from sim.randomize import Range
+from sim.scene import arm_scene
+from sim.tasks.grasping import add_cube, held, pick_up, quarter_turn_yaw
+from sim.tasks.task import Intent, Observed, Reward, Start, Task, body, near, proprioception, start_posture
+from sim.view import View, yaw_quaternion
+
+if TYPE_CHECKING:
+    import mujoco
+
+HALF = 0.02
+"""Half the cube's edge [m]."""
+CUBE_LOW, CUBE_HIGH = np.array([0.38, -0.18]), np.array([0.62, 0.18])
+"""(2,) corners of the area where cubes lie [m], base."""
+GOAL_LOW, GOAL_HIGH = np.array([0.38, -0.18, 0.10]), np.array([0.62, 0.18, 0.30])
+"""(3,) corners of the box of goals [m], base."""
+TOLERANCE = 0.02
+"""Distance from cube to goal that counts as there [m]."""
+STILL = 0.1
+"""Cube speed that counts as standing [m/s]."""
+
+
+def _scene() -> mujoco.MjSpec:
+    import mujoco
+
+    spec = arm_scene("pick_cube", timestep=0.005)
+    add_cube(spec, "cube", HALF, rgba=(0.80, 0.28, 0.24, 1.0))
+    goal = spec.worldbody.add_body(name="goal", mocap=True)
+    goal.add_geom(
+        type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[TOLERANCE] * 3, rgba=[0.2, 0.7, 0.3, 0.5], contype=0, conaffinity=0
+    )
+    return spec
+
+
+def _reset(rng: np.random.Generator, start: Start) -> None:
+    start_posture(rng, start, Q_HOME)
+    start.place("cube", [*rng.uniform(CUBE_LOW, CUBE_HIGH), HALF], yaw_quaternion(rng.uniform(-np.pi, np.pi)))
+    start.goal[:] = rng.uniform(GOAL_LOW, GOAL_HIGH)
+
+
+def _to_cube(view: View) -> np.ndarray:
+    return np.linalg.norm(view.grasp_position - view.position("cube"), axis=1)
+
+
+def _to_goal(view: View) -> np.ndarray:
+    return np.linalg.norm(view.position("cube") - view.goal, axis=1)
+
+
+def _held(view: View) -> np.ndarray:
+    return held(view, "cube", HALF)
+
+
+def _success(view: View) -> np.ndarray:
+    return (_to_goal(view) < TOLERANCE) & (np.linalg.norm(view.velocity("cube")[:, :3], axis=1) < STILL)
+
+
+def _fallen(view: View) -> np.ndarray:
+    return view.position("cube")[:, 2] < -0.05
+
+
+def _expert(view: View) -> Intent:
+    grasp = pick_up(view, view.position("cube"), quarter_turn_yaw(view.quaternion("cube"), view), HALF)
+    carry = grasp.pose.copy()
+    # What the fingers hold is brought to the goal, wherever they hold it.
+    carry[:, :3] = view.goal + view.grasp_position - view.position("cube")
+    holding = _held(view)
+    return Intent(pose=np.where(holding[:, None], carry, grasp.pose), width=np.where(holding, 0.0, grasp.width))
+
+
+TASK = Task(
+    name="pick_cube",
+    scene=_scene,
+    reset=_reset,
+    observations={
+        **proprioception(),
+        **body("cube"),
+        "goal": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="where to hold it"), lambda v: v.goal),
+    },
+    rewards={
+        "reach": Reward(0.25, lambda v: near(_to_cube(v), 0.1)),
+        "grasp": Reward(0.25, lambda v: _held(v).astype(float)),
+        "bring": Reward(0.25, lambda v: near(_to_goal(v), 0.2) * _held(v)),
+        "there": Reward(0.25, lambda v: _success(v).astype(float)),
+    },
+    success=_success,
+    failure=_fallen,
+    expert=_expert,
+    goal_size=3,
+    max_steps=100,
+    ranges=(
+        Range(what="mass", names=("cube",), low=0.5, high=2.0),
+        Range(what="friction", names=("cube", "finger_*"), low=0.7, high=1.3),
+        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
+        Range(what="delay", low=0.0, high=0.03),
+        Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
+        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+    ),
+)

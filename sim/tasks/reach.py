@@ -1,0 +1,85 @@
+"""Reach: bring the point between the fingertips to a point in the air and stay there."""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots.actions import CartesianDelta
+from robots.fr3 import Q_HOME
+from robots.spec import FieldSpec
+from sim.randomize import Range
+from sim.scene import arm_scene
+from sim.tasks.task import OPEN, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
+from sim.view import View
+
+if TYPE_CHECKING:
+    import mujoco
+
+GOAL_LOW, GOAL_HIGH = np.array([0.32, -0.25, 0.05]), np.array([0.66, 0.25, 0.45])
+"""(3,) corners of the box of goals [m], base."""
+TOLERANCE = 0.015
+"""Distance that counts as there [m]."""
+STILL = 0.05
+"""Speed that counts as standing [m/s]."""
+
+
+def _scene() -> mujoco.MjSpec:
+    import mujoco
+
+    spec = arm_scene("reach", timestep=0.005)
+    goal = spec.worldbody.add_body(name="goal", mocap=True)
+    goal.add_geom(
+        type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[TOLERANCE] * 3, rgba=[0.2, 0.7, 0.3, 0.6], contype=0, conaffinity=0
+    )
+    return spec
+
+
+def _reset(rng: np.random.Generator, start: Start) -> None:
+    start_posture(rng, start, Q_HOME, spread=0.1)
+    start.goal[:] = rng.uniform(GOAL_LOW, GOAL_HIGH)
+
+
+def _distance(view: View) -> np.ndarray:
+    return np.linalg.norm(view.grasp_position - view.goal, axis=1)
+
+
+def _success(view: View) -> np.ndarray:
+    return (_distance(view) < TOLERANCE) & (np.linalg.norm(view.grasp_velocity[:, :3], axis=1) < STILL)
+
+
+def _expert(view: View) -> Intent:
+    pose = np.zeros((view.n, 6))
+    pose[:, :3] = view.goal
+    return Intent(pose=pose, width=np.full(view.n, OPEN))
+
+
+TASK = Task(
+    name="reach",
+    scene=_scene,
+    reset=_reset,
+    observations={
+        **proprioception(use_gripper=False),
+        "goal": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="where to go"), lambda v: v.goal),
+    },
+    rewards={
+        "near": Reward(0.5, lambda v: near(_distance(v), 0.1)),
+        "there": Reward(0.5, lambda v: _success(v).astype(float)),
+    },
+    success=_success,
+    expert=_expert,
+    goal_size=3,
+    actions=CartesianDelta(axes=("x", "y", "z")),
+    use_gripper=False,
+    max_steps=60,
+    ranges=(
+        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
+        Range(what="delay", low=0.0, high=0.03),
+        Range(what="camera", names=("front",), low=-0.03, high=0.03),
+        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+    ),
+)

@@ -1,0 +1,186 @@
+"""Stack cube: put the red cube on the green one, let go of it, and leave both standing.
+
+The problem is that of ManiSkill's StackCube-v1: cubes of 4 cm and 5 mm of tolerance in height as there; across it is
+15 mm instead of 33. The starting area is that of `pick_cube`.
+"""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots.actions import CartesianDelta
+from sim.randomize import Range
+from sim.scene import FINGER_HALF, arm_scene
+from sim.tasks.fixture import upright_posture
+from sim.tasks.grasping import ALIGNED, MIDDLE, add_cube, beyond_reach, held, pick_up, quarter_turn_yaw
+from sim.tasks.task import CLOSED, OPEN, Intent, Reward, Start, Task, body, near, proprioception, start_posture
+from sim.view import View, yaw_quaternion
+
+if TYPE_CHECKING:
+    import mujoco
+
+HALF = 0.02
+"""Half a cube's edge [m]."""
+CUBE_LOW, CUBE_HIGH = np.array([0.38, -0.18]), np.array([0.62, 0.18])
+"""(2,) corners of the area where the cubes' centres lie at the start [m], base."""
+Q_START = upright_posture(MIDDLE, 0.0)
+"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing down."""
+WORKSPACE_LOW, WORKSPACE_HIGH = (0.32, -0.28, 0.005), (0.66, 0.28, 0.40)
+"""Where the hand may go [m]. Nearer to the base the arm is folded up, and farther away stretched out."""
+APART = 0.09
+"""Least distance between the cubes' centres at the start [m]: the open hand fits between them whatever its turn."""
+YAW = np.pi / 4
+"""Largest turn of a cube at the start [rad], to either side: more would repeat, a cube having four equal sides."""
+LEVEL = 0.015
+"""Largest horizontal distance of the cubes' centres in a stack [m]: the upper one's weight is well inside the edge."""
+HEIGHT = 0.005
+"""Largest difference between the height of red over green and a cube's edge [m]; likewise of green from the table."""
+STILL, STILL_TURN = 0.05, 0.5
+"""Speeds below which a cube stands [m/s, rad/s]."""
+TILT = 0.25
+"""Tilt of a held cube beyond which the expert drops it and grasps anew [rad]."""
+CLEARANCE = 0.05
+"""Free height under what is carried across the other cube [m]."""
+
+
+def _scene() -> mujoco.MjSpec:
+    spec = arm_scene("stack_cube", timestep=0.005)
+    add_cube(spec, "red", HALF, rgba=(0.80, 0.28, 0.24, 1.0), position=(0.5, -0.1, HALF))
+    add_cube(spec, "green", HALF, rgba=(0.30, 0.62, 0.34, 1.0), position=(0.5, 0.1, HALF))
+    return spec
+
+
+def _reset(rng: np.random.Generator, start: Start) -> None:
+    start_posture(rng, start, Q_START)
+    red = green = rng.uniform(CUBE_LOW, CUBE_HIGH)
+    while np.linalg.norm(red - green) < APART:
+        red = rng.uniform(CUBE_LOW, CUBE_HIGH)
+    for name, position in (("red", red), ("green", green)):
+        start.place(name, [*position, HALF], yaw_quaternion(rng.uniform(-YAW, YAW)))
+
+
+def _above_green(view: View) -> np.ndarray:
+    """(N, 3) where red belongs [m]."""
+    return view.position("green") + np.array([0.0, 0.0, 2.0 * HALF])
+
+
+def _offset(view: View) -> np.ndarray:
+    return view.position("red") - _above_green(view)
+
+
+def _level(view: View) -> np.ndarray:
+    return np.linalg.norm(_offset(view)[:, :2], axis=1)
+
+
+def _held(view: View) -> np.ndarray:
+    return held(view, "red", HALF)
+
+
+def _stacked(view: View) -> np.ndarray:
+    on_table = np.abs(view.position("green")[:, 2] - HALF) < HEIGHT
+    return (_level(view) < LEVEL) & (np.abs(_offset(view)[:, 2]) < HEIGHT) & on_table
+
+
+def _still(view: View, name: str) -> np.ndarray:
+    velocity = view.velocity(name)
+    slow = np.linalg.norm(velocity[:, :3], axis=1) < STILL
+    return slow & (np.linalg.norm(velocity[:, 3:], axis=1) < STILL_TURN)
+
+
+def _success(view: View) -> np.ndarray:
+    return _stacked(view) & ~_held(view) & _still(view, "red") & _still(view, "green")
+
+
+def _failure(view: View) -> np.ndarray:
+    """(N,) bool: a cube lies where the hand cannot grasp it."""
+    low, high = np.array(WORKSPACE_LOW[:2]) - ALIGNED, np.array(WORKSPACE_HIGH[:2]) + ALIGNED
+    return (beyond_reach(view, "red", low, high) & ~_held(view)) | beyond_reach(view, "green", low, high)
+
+
+def _tilted(view: View) -> np.ndarray:
+    """(N,) bool: no side of red is level."""
+    return np.abs(view.rotation("red")[:, 2]).max(axis=1) < np.cos(TILT)
+
+
+def _reach(view: View) -> np.ndarray:
+    distance = np.linalg.norm(view.grasp_position - view.position("red"), axis=1)
+    # The hand may leave a stack without a loss.
+    return np.where(_stacked(view), 1.0, near(distance, 0.1))
+
+
+def _bring(view: View) -> np.ndarray:
+    return near(np.linalg.norm(_offset(view), axis=1), 0.2) * (_held(view) | _stacked(view))
+
+
+def _place(view: View) -> np.ndarray:
+    """(N, 3) where the hand that holds red goes [m]: up, across, down."""
+    red, aim = view.position("red"), _above_green(view)
+    across, high = _level(view) > ALIGNED, red[:, 2] - aim[:, 2] > 0.6 * CLEARANCE
+    wanted = aim.copy()
+    # Just below the stack's height, so that the cubes touch before the hand opens.
+    wanted[:, 2] += np.where(across, CLEARANCE, -0.002)
+    # Not across before it is high: it would run into green.
+    beside = across & ~high & (_level(view) < 4.0 * HALF)
+    wanted[:, :2] = np.where(beside[:, None], red[:, :2], wanted[:, :2])
+    # What the fingers hold is brought there, wherever they hold it.
+    return wanted + view.grasp_position - red
+
+
+def _free_yaw(view: View) -> np.ndarray:
+    """(N,) yaw of the grasp [rad]: square to red's sides, the fingers not on green's place."""
+    yaw = quarter_turn_yaw(view.quaternion("red"), view)
+    apart = (view.position("green") - view.position("red"))[:, :2]
+    along = -np.sin(yaw) * apart[:, 0] + np.cos(yaw) * apart[:, 1]
+    across = np.cos(yaw) * apart[:, 0] + np.sin(yaw) * apart[:, 1]
+    diagonal = np.sqrt(2.0) * HALF
+    blocked = np.abs(along) < OPEN / 2 + 2 * FINGER_HALF[1] + diagonal
+    blocked &= np.abs(across) < FINGER_HALF[0] + diagonal
+    beside = np.abs(view.position("green")[:, 2] - view.position("red")[:, 2]) < HALF
+    return np.where(blocked & beside, yaw - np.where(yaw < 0.0, -1.0, 1.0) * np.pi / 2, yaw)
+
+
+def _expert(view: View) -> Intent:
+    grasp = pick_up(view, view.position("red"), _free_yaw(view), HALF)
+    holding, stacked = _held(view), _stacked(view)
+    pose, width = grasp.pose.copy(), grasp.width.copy()
+    pose[holding, :3] = _place(view)[holding]
+    width[holding] = np.where(_tilted(view), OPEN, CLOSED)[holding]
+    # Once stacked: let go where the hand is, then rise.
+    pose[stacked, :3], width[stacked] = view.grasp_position[stacked], OPEN
+    pose[stacked & ~holding, 2] += CLEARANCE
+    down = holding & (_level(view) < ALIGNED) & (_offset(view)[:, 2] < 0.03)
+    return Intent(pose=pose, width=width, speed=np.where(down, 0.25, 1.0))
+
+
+TASK = Task(
+    name="stack_cube",
+    scene=_scene,
+    reset=_reset,
+    observations={**proprioception(), **body("red"), **body("green")},
+    rewards={
+        "reach": Reward(0.2, _reach),
+        "grasp": Reward(0.2, lambda v: (_held(v) | _stacked(v)).astype(float)),
+        "bring": Reward(0.2, _bring),
+        "stack": Reward(0.2, lambda v: _stacked(v).astype(float)),
+        "there": Reward(0.2, lambda v: _success(v).astype(float)),
+    },
+    success=_success,
+    failure=_failure,
+    expert=_expert,
+    actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
+    q_posture=Q_START,
+    max_steps=150,
+    ranges=(
+        Range(what="mass", names=("red", "green"), low=0.5, high=2.0),
+        Range(what="friction", names=("red", "green", "finger_*"), low=0.7, high=1.3),
+        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
+        Range(what="delay", low=0.0, high=0.03),
+        Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
+        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+    ),
+)

@@ -1,0 +1,169 @@
+"""How a task on the FR3 is stated: a scene, a start, and small terms that read the state of N worlds."""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from robots import hand
+from robots.actions import CartesianDelta, PdTarget
+from robots.fr3 import Q_HOME
+from robots.impedance import ImpedanceGains
+from robots.spec import FieldSpec
+from sim.randomize import Range
+from sim.view import Layout, View
+
+if TYPE_CHECKING:
+    import mujoco
+
+OPEN, CLOSED = hand.WIDTH_MAX, 0.0
+"""Opening of the hand [m]."""
+
+
+class Observed(NamedTuple):
+    """One observation field."""
+
+    spec: FieldSpec
+    read: Callable[[View], np.ndarray]
+    """(N, *spec.shape) of N worlds."""
+
+
+class Reward(NamedTuple):
+    """One term of the dense reward per control period."""
+
+    weight: float
+    read: Callable[[View], np.ndarray]
+    """(N,)."""
+
+
+class Intent(NamedTuple):
+    """Where a scripted expert wants the hand, whatever the action space."""
+
+    pose: np.ndarray
+    """(N, 6) target of the frame "grasp": position [m], rotation vector [rad], base axes."""
+    width: np.ndarray
+    """(N,) opening of the hand [m]."""
+    speed: np.ndarray | float = 1.0
+    """(N,) share of the action space's largest step, 0..1."""
+
+
+class Start:
+    """What a task's `reset` writes: the start of one world. Everything begins at rest."""
+
+    def __init__(self, layout: Layout, qpos: np.ndarray, goal: np.ndarray) -> None:
+        """Writes into `qpos` (nq,), which holds the model's own start, and `goal` (G,), which holds zeros."""
+        self._layout, self.qpos, self.goal = layout, qpos, goal
+        self.grip = 0.0
+        """How much further than the fingers stand the hand is told to close [m]: it then holds what lies between."""
+
+    def arm(self, q: np.ndarray) -> None:
+        """Joint positions (7,) [rad]."""
+        self.qpos[:7] = q
+
+    def fingers(self, width: float) -> None:
+        """Opening of the hand [m]."""
+        for name in ("finger_left", "finger_right"):
+            self.qpos[self._layout.qpos[name]] = width / 2
+
+    def place(self, name: str, position: np.ndarray | list[float], quaternion: np.ndarray | None = None) -> None:
+        """Puts the body with the free joint `name` at `position` (3,) [m], base, turned by `quaternion` (wxyz)."""
+        a = self._layout.qpos[name]
+        self.qpos[a : a + 3] = position
+        self.qpos[a + 3 : a + 7] = [1.0, 0.0, 0.0, 0.0] if quaternion is None else quaternion
+
+    def joint(self, name: str, value: float) -> None:
+        """Position of a hinge or slide joint [rad or m]."""
+        self.qpos[self._layout.qpos[name]] = value
+
+
+def never(view: View) -> np.ndarray:
+    """(N,) False."""
+    return np.zeros(view.n, dtype=bool)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem, stated apart from any engine. All callables are pure functions of their arguments."""
+
+    name: str
+    scene: Callable[[], mujoco.MjSpec]
+    """The scene without a controller; bodies with free joints are found by the joint's name. A mocap body "goal", if
+    there is one, is drawn where the first three entries of the world's goal say."""
+    reset: Callable[[np.random.Generator, Start], None]
+    """Draws one start."""
+    observations: Mapping[str, Observed]
+    rewards: Mapping[str, Reward]
+    """Dense reward: the weighted sum of these."""
+    success: Callable[[View], np.ndarray]
+    """(N,) bool: solved; the episode ends."""
+    expert: Callable[[View], Intent]
+    """Scripted expert: a function of the present alone, so it can take over anywhere."""
+    failure: Callable[[View], np.ndarray] = never
+    """(N,) bool: beyond repair; the episode ends."""
+    info: Mapping[str, Callable[[View], np.ndarray]] = field(default_factory=dict)
+    """Other figures of a world worth telling, (N,) each."""
+    goal_size: int = 0
+    """G, entries of a world's goal."""
+    actions: CartesianDelta | PdTarget = field(default_factory=CartesianDelta)
+    """The Cartesian action space that suits the task."""
+    use_gripper: bool = True
+    """Whether an action has an entry for the hand."""
+    gains: ImpedanceGains = field(default_factory=ImpedanceGains)
+    rate_hz: float = 20.0
+    """Control periods per second."""
+    timestep: float = 0.005
+    """Physics step [s]; it divides the control period."""
+    max_steps: int = 100
+    """Time limit [control periods]."""
+    ranges: tuple[Range, ...] = ()
+    """Domain randomisation, when asked for."""
+    q_posture: np.ndarray = field(default_factory=lambda: Q_HOME.copy())
+    """(7,) posture of the redundant arm [rad]."""
+    layout: Callable[[mujoco.MjModel], Layout] = Layout
+
+
+def proprioception(use_gripper: bool = True) -> dict[str, Observed]:
+    """What the arm knows of itself: joints, the frame "grasp", its target and the hand."""
+    fields = {
+        "q": Observed(FieldSpec(shape=(7,), unit="rad", about="joint positions"), lambda v: v.q),
+        "dq": Observed(FieldSpec(shape=(7,), unit="rad/s", about="joint velocities"), lambda v: v.dq),
+        "grasp_pose": Observed(
+            FieldSpec(shape=(6,), unit="m, rad", frame="base", about="position, rotation vector of the frame grasp"),
+            lambda v: v.grasp_pose,
+        ),
+    }
+    if use_gripper:
+        width = FieldSpec(shape=(1,), unit="m", about="opening of the hand")
+        fields["width"] = Observed(width, lambda v: v.width[:, None])
+    return fields
+
+
+def body(name: str) -> dict[str, Observed]:
+    """Position and orientation of the body with the free joint `name`."""
+    position = FieldSpec(shape=(3,), unit="m", frame="base", about=f"position of {name}")
+    quaternion = FieldSpec(shape=(4,), frame="base", about=f"orientation of {name}, wxyz, w >= 0")
+    return {
+        f"{name}_position": Observed(position, lambda v: v.position(name)),
+        f"{name}_quaternion": Observed(quaternion, lambda v: _same_half(v.quaternion(name))),
+    }
+
+
+def _same_half(quaternion: np.ndarray) -> np.ndarray:
+    return quaternion * np.where(quaternion[:, :1] < 0.0, -1.0, 1.0)
+
+
+def near(distance: np.ndarray, scale: float) -> np.ndarray:
+    """1 at distance 0, 0.24 at `scale`, falling to 0: the usual shaping `1 - tanh(d / scale)`."""
+    return 1.0 - np.tanh(distance / scale)
+
+
+def start_posture(rng: np.random.Generator, start: Start, q: np.ndarray, spread: float = 0.02) -> None:
+    """Arm at `q` (7,) with uniform noise of `spread` [rad] per joint, hand open."""
+    start.arm(q + rng.uniform(-spread, spread, 7))
+    start.fingers(OPEN)

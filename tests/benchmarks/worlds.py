@@ -1,0 +1,172 @@
+"""How fast worlds are, as ratios against a limit or a peer measured in the same run.
+
+    python -m tests.benchmarks.worlds --json
+
+rollout_ratio     worlds of pick_cube (state) against bare `mujoco.rollout` replaying the very same states and controls,
+                  same model, same substeps, one thread; the limit is 1.
+core_scaling      environment steps per second of two worker processes against one, on two cores.
+maniskill_ratio   environment steps per second of one core against ManiSkill's own CPU PickCube-v1; null when ManiSkill
+                  is not installed.
+rgb_images_per_s  pictures of 128x128 from two cameras per second of one core, physics included.
+
+Each figure is the median over alternating blocks: on a busy machine both sides then suffer alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+WORLDS = 256
+STEPS_PER_BLOCK = 20
+IMAGE_WORLDS = 16
+
+
+def main() -> None:
+    """Measures and prints; the last line is one JSON object when asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object last")
+    parser.add_argument("--blocks", type=int, default=10, help="alternating blocks per comparison")
+    arguments = parser.parse_args()
+    # One core means one core: software OpenGL and BLAS would otherwise take all of them.
+    os.environ.setdefault("LP_NUM_THREADS", "0")
+    figures: dict[str, Any] = {}
+    for measure in (rollout, cores, maniskill, images):
+        figures |= measure(arguments.blocks)
+        print(", ".join(f"{name} {_short(value)}" for name, value in figures.items()), file=sys.stderr)
+    print(json.dumps(figures) if arguments.json else "\n".join(f"{name:28s} {v}" for name, v in figures.items()))
+
+
+def rollout(blocks: int) -> dict[str, float]:
+    """Worlds against bare `mujoco.rollout` on recorded states and controls."""
+    from sim.make import WorldConfig, make_worlds
+
+    worlds = make_worlds(WorldConfig(task="pick_cube"), WORLDS)
+    engine: Any = worlds.engine  # type: ignore[attr-defined]
+    bare = engine._pool.rollout
+    recorded: list[tuple[tuple, dict]] = []
+
+    def recording(*arguments: Any, **keywords: Any) -> Any:
+        recorded.append((arguments, keywords))
+        return bare(*arguments, **keywords)
+
+    rng = np.random.default_rng(0)
+    worlds.reset(range(WORLDS))
+    ours, theirs = [], []
+    for block in range(blocks + 1):
+        actions = rng.uniform(-1, 1, (STEPS_PER_BLOCK, WORLDS, worlds.action_spec.size))
+        state = worlds.save()
+        ours.append(_seconds(lambda actions=actions: [worlds.step(action) for action in actions]))
+        after = worlds.save()
+        # Once more, recording; then the bare calls alone. Both physics blocks do exactly the same work.
+        worlds.restore(state)
+        engine._pool.rollout = recording
+        for action in actions:
+            worlds.step(action)
+        engine._pool.rollout = bare
+        assert np.array_equal(worlds.save()["physics"], after["physics"])
+        theirs.append(_seconds(lambda: [bare(*arguments, **keywords) for arguments, keywords in recorded]))
+        recorded.clear()
+        if block == 0:
+            ours.clear()
+            theirs.clear()
+    steps = WORLDS * STEPS_PER_BLOCK
+    return {
+        "rollout_ratio": statistics.median(b / a for a, b in zip(ours, theirs, strict=True)),
+        "env_steps_per_s": steps / statistics.median(ours),
+        "rollout_env_steps_per_s": steps / statistics.median(theirs),
+        "physics_steps_per_s": steps * engine.substeps / statistics.median(ours),
+    }
+
+
+def cores(blocks: int) -> dict[str, float]:
+    """One worker process against two."""
+    from sim.make import WorldConfig, make_worlds
+    from sim.workers import WorkerWorlds
+
+    make = partial(make_worlds, WorldConfig(task="pick_cube"))
+    one, two = WorkerWorlds(make, WORLDS, 1), WorkerWorlds(make, WORLDS, 2)
+    rng = np.random.default_rng(0)
+    times: dict[int, list[float]] = {1: [], 2: []}
+    try:
+        for worlds in (one, two):
+            worlds.reset(range(WORLDS))
+        for block in range(blocks + 1):
+            actions = rng.uniform(-1, 1, (STEPS_PER_BLOCK, WORLDS, one.action_spec.size))
+            for n, worlds in ((1, one), (2, two)):
+                seconds = _seconds(lambda worlds=worlds, actions=actions: [worlds.step(action) for action in actions])
+                if block:
+                    times[n].append(seconds)
+    finally:
+        one.close()
+        two.close()
+    return {
+        "core_scaling": statistics.median(a / b for a, b in zip(times[1], times[2], strict=True)),
+        "env_steps_per_s_two_cores": WORLDS * STEPS_PER_BLOCK / statistics.median(times[2]),
+    }
+
+
+def maniskill(blocks: int) -> dict[str, float | None]:
+    """Worlds against ManiSkill's CPU PickCube-v1, one core each."""
+    from robots.errors import HandoffError
+    from sim.make import WorldConfig, make_worlds
+    from tests.benchmarks.maniskill import steps_per_second
+
+    try:
+        steps_per_second("PickCube-v1", 1.0)
+    except HandoffError:
+        return {"maniskill_ratio": None, "maniskill_env_steps_per_s": None}
+    worlds = make_worlds(WorldConfig(task="pick_cube"), WORLDS)
+    worlds.reset(range(WORLDS))
+    rng = np.random.default_rng(0)
+    ratios, peers = [], []
+    for _ in range(max(3, blocks // 2)):
+        peers.append(steps_per_second("PickCube-v1", 2.0))
+        actions = rng.uniform(-1, 1, (STEPS_PER_BLOCK, WORLDS, worlds.action_spec.size))
+        seconds = _seconds(lambda actions=actions: [worlds.step(action) for action in actions])
+        ratios.append(WORLDS * STEPS_PER_BLOCK / seconds / peers[-1])
+    return {"maniskill_ratio": statistics.median(ratios), "maniskill_env_steps_per_s": statistics.median(peers)}
+
+
+def images(blocks: int) -> dict[str, float]:
+    """Two cameras of 128x128 pixels per world, one core."""
+    from sim.cameras import CamerasConfig
+    from sim.make import WorldConfig, make_worlds
+
+    worlds = make_worlds(WorldConfig(task="pick_cube", cameras=CamerasConfig()), IMAGE_WORLDS)
+    worlds.reset(range(IMAGE_WORLDS))
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (blocks + 1, IMAGE_WORLDS, worlds.action_spec.size))
+    worlds.step(actions[0])
+    wall, cpu = [], []
+    for action in actions[1:]:
+        began = time.process_time()
+        wall.append(_seconds(lambda action=action: worlds.step(action)))
+        cpu.append(time.process_time() - began)
+    worlds.close()
+    pictures = 2 * IMAGE_WORLDS
+    # Whichever is worse: a driver that draws on several threads would look quick by the clock.
+    return {"rgb_images_per_s": pictures / max(statistics.median(wall), statistics.median(cpu))}
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _short(value: float | None) -> str:
+    return "null" if value is None else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    main()

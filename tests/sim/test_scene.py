@@ -1,0 +1,93 @@
+"""The law that the engine computes is the law that is written down."""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+import mujoco
+import numpy as np
+import pytest
+
+from robots import hand
+from robots.actions import JointTarget
+from robots.fr3 import Q_HOME
+from robots.impedance import ImpedanceGains, cartesian_torque, joint_torque
+from robots.kinematics import forward_kinematics
+from sim.mujoco import build_model
+from sim.tasks import pick_cube, reach
+from sim.view import Layout, View, rotation_of
+
+GAINS = ImpedanceGains()
+
+
+def view_of(model: mujoco.MjModel, data: mujoco.MjData) -> View:
+    return View(Layout(model), data.qpos[None].copy(), data.qvel[None].copy(), np.zeros((1, 7)), np.zeros((1, 3)))
+
+
+def moved(model: mujoco.MjModel, seed: int, spread: float = 0.05) -> mujoco.MjData:
+    rng = np.random.default_rng(seed)
+    data = mujoco.MjData(model)
+    data.qpos[:7] = Q_HOME + rng.normal(size=7) * spread
+    data.qvel[:7] = rng.normal(size=7) * 0.1
+    mujoco.mj_forward(model, data)
+    return data
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_engine_computes_the_cartesian_law(seed: int) -> None:
+    model = build_model(reach.TASK, reach.TASK.actions)
+    data = moved(model, seed)
+    view = view_of(model, data)
+    error = np.random.default_rng(seed).normal(size=6) * 0.004
+    hold = Q_HOME + 0.01
+    data.ctrl[:13] = [*(view.grasp_pose[0] + error), *hold]
+    mujoco.mj_forward(model, data)
+    expected = cartesian_torque(GAINS, view.jacobian[0], error, data.qpos[:7], data.qvel[:7], hold)
+    # Equal up to the difference between a turn of the rotation vector and an angular velocity, second order in tilt.
+    np.testing.assert_allclose((data.qfrc_actuator - data.qfrc_gravcomp)[:7], expected, atol=2e-3)
+
+
+def test_the_engine_computes_the_joint_law() -> None:
+    model = build_model(reach.TASK, JointTarget())
+    data = moved(model, 0)
+    data.ctrl[:7] = Q_HOME
+    mujoco.mj_forward(model, data)
+    expected = joint_torque(GAINS, Q_HOME, data.qpos[:7], data.qvel[:7])
+    np.testing.assert_allclose((data.qfrc_actuator - data.qfrc_gravcomp)[:7], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_view_sees_what_the_engine_sees(seed: int) -> None:
+    model = build_model(pick_cube.TASK, pick_cube.TASK.actions)
+    data = moved(model, seed, spread=0.3)
+    view = view_of(model, data)
+    site = data.site("grasp")
+    np.testing.assert_allclose(view.grasp_position[0], site.xpos, atol=1e-9)
+    np.testing.assert_allclose(view.grasp_rotation[0], site.xmat.reshape(3, 3), atol=1e-9)
+    J = np.empty((6, model.nv))
+    mujoco.mj_jacSite(model, data, J[:3], J[3:], model.site("grasp").id)
+    np.testing.assert_allclose(view.jacobian[0], J[:, :7], atol=1e-9)
+    np.testing.assert_allclose(view.position("cube")[0], data.body("cube").xpos)
+    np.testing.assert_allclose(rotation_of(view.quaternion("cube"))[0], data.body("cube").xmat.reshape(3, 3), atol=1e-9)
+
+
+def test_the_frame_grasp_has_the_bases_axes_when_the_hand_points_down() -> None:
+    np.testing.assert_allclose(forward_kinematics(Q_HOME)[:3, :3] @ hand.FLANGE_R_GRASP, np.eye(3), atol=1e-9)
+
+
+def test_the_hand_weighs_and_opens_as_published() -> None:
+    model = build_model(reach.TASK, reach.TASK.actions)
+    bodies = ("hand", "finger_left", "finger_right")
+    assert sum(float(model.body(name).mass[0]) for name in bodies) == pytest.approx(hand.MASS)
+    assert model.joint("finger_left").range[1] + model.joint("finger_right").range[1] == pytest.approx(hand.WIDTH_MAX)
+
+
+def test_the_arm_with_its_hand_holds_still_at_its_target() -> None:
+    """Gravity of arm and hand is carried, as the robot carries it."""
+    model = build_model(reach.TASK, reach.TASK.actions)
+    data = mujoco.MjData(model)
+    data.qpos[:7] = Q_HOME
+    mujoco.mj_forward(model, data)
+    start = view_of(model, data).grasp_pose[0]
+    data.ctrl[:13] = [*start, *Q_HOME]
+    for _ in range(200):
+        mujoco.mj_step(model, data)
+    np.testing.assert_allclose(view_of(model, data).grasp_pose[0], start, atol=1e-6)

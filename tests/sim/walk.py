@@ -1,0 +1,94 @@
+"""A tiny engine with everything that can go wrong between worlds: noise of its own, an end, and states to save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from robots.errors import HandoffError
+from robots.spec import ActionSpec, FieldSpec
+from robots.types import VecEnv, WorldState
+from sim.engine import Reading
+from sim.worlds import Worlds, WorldsConfig
+
+OnEnd = Literal["reset", "freeze"]
+FAR = 4.0
+"""Where a walk ends."""
+
+
+class WalkEngine:
+    """Walks on a line: a start from the seed, a little noise of each world's own, and an end at `FAR`."""
+
+    name = "walk"
+    rate_hz = 20.0
+    max_steps = 50
+    observation_spec: Mapping[str, FieldSpec] = {"place": FieldSpec(shape=(1,), dtype="float64", unit="m")}
+    action_spec = ActionSpec(low=(-1.0,), high=(1.0,), unit="m")
+
+    def __init__(self, num_envs: int, *, steps_all: bool = False, can_save: bool = True):
+        """`steps_all` moves worlds that do not run as well, as batched GPU engines do."""
+        self.num_envs, self.steps_all, self.can_save = num_envs, steps_all, can_save
+        self.place, self.reward = np.zeros(num_envs), np.zeros(num_envs)
+        self.seed, self.count = np.zeros(num_envs, dtype=np.int64), np.zeros(num_envs, dtype=np.int64)
+        self.closed = 0
+
+    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
+        self.seed[worlds], self.count[worlds], self.reward[worlds] = seeds, 0, 0.0
+        self.place[worlds] = [self._noise(int(i)) for i in worlds]
+
+    def step(self, action: np.ndarray, running: np.ndarray) -> None:
+        for i in range(self.num_envs) if self.steps_all else np.flatnonzero(running).tolist():
+            self.count[i] += 1
+            self.place[i] += action[i, 0] + 0.01 * self._noise(i)
+            self.reward[i] = self.place[i]
+            if action[i, 0] > 100.0:
+                self.place[i] = np.nan
+
+    def read(self) -> Reading:
+        over = self.place >= FAR
+        return Reading(
+            observation={"place": self.place[:, None].copy()},
+            reward=self.reward.copy(),
+            terminated=over,
+            success=over.copy(),
+            info={"count": self.count.copy()},
+        )
+
+    def save(self) -> WorldState:
+        if not self.can_save:
+            raise HandoffError("walk: cannot save.")
+        return {name: getattr(self, name).copy() for name in ("place", "reward", "seed", "count")} | {
+            "start": self.seed.copy()
+        }
+
+    def restore(self, worlds: np.ndarray, state: WorldState) -> None:
+        for name in ("place", "reward", "count"):
+            getattr(self, name)[worlds] = state[name]
+        self.seed[worlds] = state["start"]
+
+    def dump(self, world: int) -> dict[str, np.ndarray]:
+        return {"place": self.place[world : world + 1]}
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def _noise(self, world: int) -> float:
+        return float(np.random.default_rng([self.seed[world], self.count[world]]).uniform(-1.0, 1.0))
+
+
+def make_walk(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    return Worlds(WalkEngine(num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps))
+
+
+def make_walk_of_all(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    return Worlds(WalkEngine(num_envs, steps_all=True), WorldsConfig(on_end=on_end, max_steps=max_steps))
+
+
+def make_walk_in_workers(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    from sim.workers import WorkerWorlds
+
+    make = partial(make_walk, on_end=on_end, max_steps=max_steps)
+    return WorkerWorlds(make, num_envs, min(2, num_envs))
