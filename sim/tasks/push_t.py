@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.scene import add_table
+
 if TYPE_CHECKING:
     import mujoco
 
@@ -253,7 +255,8 @@ def scene_spec() -> mujoco.MjSpec:
 
     spec = mujoco.MjSpec.from_file(str(MODEL_XML))
     spec.modelname = "push_t"
-    _add_surroundings(spec)
+    add_table(spec)
+    _add_board(spec)
     _add_goal(spec)
     _add_tee(spec)
     _add_pusher(spec)
@@ -261,53 +264,19 @@ def scene_spec() -> mujoco.MjSpec:
     return spec
 
 
-def _add_surroundings(spec: mujoco.MjSpec) -> None:
+def _add_board(spec: mujoco.MjSpec) -> None:
     import mujoco
 
-    world, box = spec.worldbody, mujoco.mjtGeom.mjGEOM_BOX
-    world.add_geom(
-        name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[1.0, 1.0, 0.1], contype=0, conaffinity=1, group=3
-    )
-    painted = {"type": box, "contype": 0, "conaffinity": 0}
-    world.add_geom(
-        name="table_top", pos=[0.38, 0, -0.021], size=[0.56, 0.46, 0.02], rgba=[0.72, 0.60, 0.47, 1], **painted
-    )
-    for x in (-0.12, 0.88):
-        for y in (-0.40, 0.40):
-            world.add_geom(pos=[x, y, -0.4], size=[0.025, 0.025, 0.36], rgba=[0.3, 0.31, 0.33, 1], **painted)
     half = BOARD_SIZE / 2
-    world.add_geom(
-        name="board", pos=[BOARD_CENTRE_X, 0, -0.0005], size=[half, half, 0.0004], rgba=[0.86, 0.87, 0.86, 1], **painted
+    spec.worldbody.add_geom(
+        name="board",
+        type=mujoco.mjtGeom.mjGEOM_BOX,
+        pos=[BOARD_CENTRE_X, 0, -0.0005],
+        size=[half, half, 0.0004],
+        rgba=[0.86, 0.87, 0.86, 1],
+        contype=0,
+        conaffinity=0,
     )
-    world.add_light(pos=[0.2, 0.9, 2.0], dir=[0.1, -0.4, -1], diffuse=[0.55] * 3, castshadow=False)
-    world.add_light(pos=[1.6, -0.8, 1.8], dir=[-0.6, 0.4, -1], diffuse=[0.3] * 3, castshadow=False)
-    spec.visual.headlight.ambient = [0.38] * 3
-    spec.visual.headlight.diffuse = [0.25] * 3
-    spec.visual.headlight.specular = [0.0] * 3
-    spec.add_texture(
-        name="backdrop",
-        type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-        rgb1=[0.95, 0.96, 0.97],
-        rgb2=[0.74, 0.78, 0.82],
-        width=64,
-        height=384,
-    )
-    position = np.array([1.42, -0.70, 1.02])
-    world.add_camera(name="overview", pos=position, quat=_looking_at(position, np.array([0.33, 0.0, 0.20])), fovy=36)
-    spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
-
-
-def _looking_at(position: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """(4,) quaternion (wxyz) of an upright camera, which looks along its own -z."""
-    import mujoco
-
-    back = (position - target) / np.linalg.norm(position - target)
-    right = np.cross([0.0, 0.0, 1.0], back)
-    right /= np.linalg.norm(right)
-    quaternion = np.empty(4)
-    mujoco.mju_mat2Quat(quaternion, np.column_stack([right, np.cross(back, right), back]).ravel())
-    return quaternion
 
 
 def _add_goal(spec: mujoco.MjSpec) -> None:

@@ -19,7 +19,7 @@ from robots.actions import PdTarget
 from robots.kinematics import inverse_kinematics
 from robots.spec import FieldSpec
 from sim.randomize import Range
-from sim.scene import FRONT_CAMERA, GRASP_SITE, looking_at, wrist_view
+from sim.scene import GRASP_SITE, add_front_camera, draw_fast, wrist_view
 from sim.tasks.push_t import (
     BASE_R_BOARD,
     BASE_R_PUSHER,
@@ -79,8 +79,8 @@ def _scene() -> mujoco.MjSpec:
     spec.option.timestep = TIMESTEP
     for actuator in list(spec.actuators):
         spec.delete(actuator)
-    position, target = FRONT_CAMERA
-    spec.worldbody.add_camera(name="front", pos=position, quat=looking_at(position, target), fovy=45)
+    draw_fast(spec)
+    add_front_camera(spec)
     pusher = spec.body("pusher")
     pusher.add_camera(name="wrist", pos=[0.075, 0, 0.02], quat=wrist_view(), fovy=75)
     # Half a turn about x: the frame's axes are the base's while the pusher stands upright.
