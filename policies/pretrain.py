@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from policies.config import DiffusionPolicyConfig, TrainingConfig
 from robots.config import config
 from robots.types import Progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @config
@@ -23,6 +26,9 @@ class PretrainConfig:
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=20_000, learning_rate=1e-3))
     validation_fraction: float = 0.02
     """Share of the episodes that is held out to report a validation loss; 0 learns from all."""
+    keep_every: int = 0
+    """Updates between policies that are kept on the way, in folders `step-<updates>`, for a learning curve; 0 keeps the
+    last one only."""
 
 
 def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress) -> dict[str, Any]:
@@ -57,7 +63,17 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         windows = split_windows(data, held_out, module)
         loss = denoising_loss(module, windows.learned, training.batch_size, training.seed, precision)
         identity = job_identity(config, windows.learned.digest(), precision, device)
-        trained = train(training, module.denoiser, loss, identity, out, progress)
+
+        def keep(step: int, average: dict[str, Tensor]) -> None:
+            # The module itself goes on learning; only its normaliser is taken as it is.
+            weights = module.state_dict() | {f"denoiser.{name}": value for name, value in average.items()}
+            folder = out / f"step-{step}"
+            folder.mkdir(exist_ok=True)
+            save_policy(folder, data.card, weights)
+
+        trained = train(
+            training, module.denoiser, loss, identity, out, progress, keep_every=config.keep_every, keep=keep
+        )
         module.denoiser.load_state_dict(trained.average)
         held_out_loss = validation_loss(module, windows.held_out, training.seed) if len(held_out) else None
     save_policy(out, data.card, module.state_dict())

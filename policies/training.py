@@ -42,8 +42,20 @@ class Trained(NamedTuple):
     """Processor time of this process and of those that were interrupted, up to their last checkpoint."""
 
 
+Keep = Callable[[int, dict[str, Tensor]], None]
+"""Takes the number of updates done and the averaged weights, to keep them."""
+
+
 def train(
-    config: TrainingConfig, model: nn.Module, loss: Loss, identity: str, out: Path, progress: Progress
+    config: TrainingConfig,
+    model: nn.Module,
+    loss: Loss,
+    identity: str,
+    out: Path,
+    progress: Progress,
+    *,
+    keep_every: int = 0,
+    keep: Keep | None = None,
 ) -> Trained:
     """Trains `model` in place, going on from the checkpoint in `out` when it belongs to the same job.
 
@@ -54,6 +66,8 @@ def train(
         identity: what makes this job the same as an interrupted one; a checkpoint of another job is ignored.
         out: directory of the checkpoint and the loss curve.
         progress: told every update.
+        keep_every: updates between calls of `keep`; 0 never calls it.
+        keep: given the weights on the way; after a resume it may be given some again, and they are the same.
 
     Raises:
         HandoffError: the loss is not finite (nothing is saved from then on), or the disk is full.
@@ -62,6 +76,8 @@ def train(
     run.resume()
     while run.step < config.steps:
         run.update(loss)
+        if keep is not None and keep_every and run.step % keep_every == 0:
+            keep(run.step, run.average_state())
         progress(run.step, config.steps, f"loss {run.last_loss:.4f}" if run.curve else "")
     return Trained(run.average_state(), run.last_loss, run.cpu_seconds())
 

@@ -171,3 +171,12 @@ def test_an_empty_store_is_refused(tmp_path: Path):
     write_demonstrations(tmp_path, [])
     with pytest.raises(HandoffError, match="0 episodes"):
         pretrain(CONFIG, tmp_path, tmp_path, no_progress)
+
+
+def test_of_the_policies_kept_on_the_way_the_last_is_the_result(demos: Path, tmp_path: Path):
+    pretrain(replace(CONFIG, keep_every=20), demos, tmp_path, no_progress)
+    assert sorted(folder.name for folder in tmp_path.glob("step-*")) == ["step-20", "step-40", "step-60"]
+    assert_same_weights(tmp_path / "step-60", tmp_path)
+    early, late = read_weights(tmp_path / "step-20"), read_weights(tmp_path / "step-60")
+    assert early.keys() == late.keys()
+    assert any(not np.array_equal(early[name].numpy(), late[name].numpy()) for name in early)
