@@ -78,6 +78,8 @@ def agent_dynamics(interface: str) -> AgentDynamics:
 class CartesianDelta:
     """Steps of the target pose of the frame "grasp" (see `robots.hand`), in base axes; entries in [-1, 1]."""
 
+    kind: Literal["cartesian_delta"] = "cartesian_delta"
+    """Names the space in a configuration file."""
     axes: tuple[Axis, ...] = ("x", "y", "z", "yaw")
     """What an action moves; the other axes keep their target."""
     translation: float = 0.02
@@ -130,6 +132,8 @@ class CartesianDelta:
 class JointDelta:
     """Steps of the joints' target positions; entries in [-1, 1]."""
 
+    kind: Literal["joint_delta"] = "joint_delta"
+    """Names the space in a configuration file."""
     step: float = 0.06
     """Step at 1 [rad]."""
     leash: float = 0.15
@@ -154,6 +158,8 @@ class JointDelta:
 class JointTarget:
     """Joint positions [rad] to go to, as fast as the arm's velocity limits allow."""
 
+    kind: Literal["joint_target"] = "joint_target"
+    """Names the space in a configuration file."""
     margin: float = 0.05
     """Distance kept from the joint limits [rad]."""
     speed: float = 0.8
@@ -186,6 +192,8 @@ class JointTarget:
 class PdTarget:
     """Position targets [m] on a board, obeyed by the agent of `pd_target`; the frame "grasp" moves with the agent."""
 
+    kind: Literal["pd_target"] = "pd_target"
+    """Names the space in a configuration file."""
     low: tuple[float, float] = (0.030, 0.030)
     """Lowest target on the board [m]."""
     high: tuple[float, float] = (0.480, 0.480)
@@ -247,11 +255,17 @@ GRIPPER_SPEC = ActionSpec(low=(-1.0,), high=(1.0,), names=("gripper",), interfac
 """-1 closes, 1 opens; in between the opening is proportional."""
 
 
-def gripper_target(width: np.ndarray, action: np.ndarray, period: float) -> np.ndarray:
+GRIPPER_LEASH = 0.016
+"""Furthest that the hand's target runs ahead of its fingers [m]: the servo presses as hard as it may long before, and
+opening begins at once instead of unwinding first."""
+
+
+def gripper_target(width: np.ndarray, measured: np.ndarray, action: np.ndarray, period: float) -> np.ndarray:
     """The next target of the hand's opening.
 
     Args:
         width: (...) the present target [m].
+        measured: (...) the present opening [m].
         action: (...) in [-1, 1], see `GRIPPER_SPEC`.
         period: until the next one [s]; the hand moves no faster than its data sheet says.
 
@@ -260,7 +274,8 @@ def gripper_target(width: np.ndarray, action: np.ndarray, period: float) -> np.n
     """
     wanted = 0.5 * hand.WIDTH_MAX * (1.0 + np.clip(action, -1.0, 1.0))
     reach = hand.SPEED_MAX * period
-    return np.clip(wanted, width - reach, width + reach)
+    moved = np.clip(wanted, width - reach, width + reach)
+    return np.maximum(0.0, np.clip(moved, measured - GRIPPER_LEASH, measured + GRIPPER_LEASH))
 
 
 class AgentReference:

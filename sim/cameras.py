@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,7 @@ class Cameras:
         self.config = config
         self._gl = _context(config.width, config.height)
         self._gl.make_current()
+        self._thread = threading.get_ident()
         self._scene = mujoco.MjvScene(model, maxgeom=500)
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
             self._scene.flags[flag] = False
@@ -94,9 +96,14 @@ class Cameras:
 
         Returns:
             `image_<name>`: (N, height, width, 3) uint8.
+
+        Raises:
+            HandoffError: called in another thread than the one that made them, where OpenGL's context is bound.
         """
         import mujoco
 
+        if threading.get_ident() != self._thread:
+            raise HandoffError("cameras: asked to draw in another thread than the one that made these worlds.")
         n, height, width = len(qpos), self.config.height, self.config.width
         images = {f"image_{name}": np.empty((n, height, width, 3), np.uint8) for name in self.config.names}
         pixels = np.empty((height, width, 3), np.uint8)

@@ -206,7 +206,7 @@ class Fr3Worlds:
             case PdTarget():
                 return self._follow_agent(space, arm, rows)
         if self.use_gripper:
-            target[:, -1] = gripper_target(target[:, -1], action[rows, -1], self.period)
+            target[:, -1] = gripper_target(target[:, -1], view.width[rows], action[rows, -1], self.period)
         self._target[rows] = target
         return self._control_of(rows)[:, None]
 

@@ -119,7 +119,8 @@ def stated(protocol: Protocol) -> dict[str, Any]:
     statement = to_plain(protocol)
     statement["packages"] = {package: _version(protocol, package) for package in protocol.packages}
     if protocol.engine in ("mujoco", "warp"):
-        statement["code"] = code_version(task_module(protocol.task))
+        modules = (task_module(protocol.task), f"sim.{protocol.engine}", "sim.worlds")
+        statement["code"] = {module: code_version(module) for module in modules}
     return statement
 
 

@@ -104,7 +104,11 @@ class Worlds:
         return self._observation()
 
     def step(self, action: np.ndarray) -> Step:
-        """See `VecEnv.step`."""
+        """See `VecEnv.step`. After a world broke down the others have moved unseen: reset or restore all of them.
+
+        Raises:
+            HandoffError: wrong actions, or a world's numbers are no longer finite or sensible.
+        """
         self._last()
         actions_NHA = self._checked(np.asarray(action, dtype=np.float64))
         n, horizon = actions_NHA.shape[:2]
@@ -227,7 +231,10 @@ class Worlds:
     def _dump(self, world: int) -> Path:
         folder = Path(self.config.dump_folder)
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.engine.name.replace(' ', '_').replace('/', '_')}-{time.strftime('%Y%m%dT%H%M%S')}.npz"
+        path = (
+            folder
+            / f"{self.engine.name.replace(' ', '_').replace('/', '_')}-{time.strftime('%Y%m%dT%H%M%S')}-{world}.npz"
+        )
         arrays = {f"now_{name}": array for name, array in self.engine.dump(world).items()}
         for age, (state, action) in enumerate(reversed(self._recent), 1):
             arrays[f"before_{age}_action"] = action[world]

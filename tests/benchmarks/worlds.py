@@ -5,8 +5,8 @@
 rollout_ratio     worlds of pick_cube (state) against bare `mujoco.rollout` replaying the very same states and controls,
                   same model, same substeps, one thread; the limit is 1.
 core_scaling      environment steps per second of two worker processes against one, on two cores.
-maniskill_ratio   environment steps per second of one core against ManiSkill's own CPU PickCube-v1; null when ManiSkill
-                  is not installed.
+maniskill_ratio   environment steps per second of one core against ManiSkill's own CPU PickCube-v1 (its Panda has meshes
+                  where our arm has primitive shapes); null when ManiSkill is not installed.
 rgb_images_per_s  pictures of 128x128 from two cameras per second of one core, physics included.
 
 Each figure is the median over alternating blocks: on a busy machine both sides then suffer alike.
@@ -79,6 +79,7 @@ def rollout(blocks: int) -> dict[str, float]:
         if block == 0:
             ours.clear()
             theirs.clear()
+    worlds.close()
     steps = WORLDS * STEPS_PER_BLOCK
     return {
         "rollout_ratio": statistics.median(b / a for a, b in zip(ours, theirs, strict=True)),
@@ -134,6 +135,7 @@ def maniskill(blocks: int) -> dict[str, float | None]:
         actions = rng.uniform(-1, 1, (STEPS_PER_BLOCK, WORLDS, worlds.action_spec.size))
         seconds = _seconds(lambda actions=actions: [worlds.step(action) for action in actions])
         ratios.append(WORLDS * STEPS_PER_BLOCK / seconds / peers[-1])
+    worlds.close()
     return {"maniskill_ratio": statistics.median(ratios), "maniskill_env_steps_per_s": statistics.median(peers)}
 
 

@@ -65,8 +65,17 @@ def test_joint_targets_are_approached_no_faster_than_the_speed_limit() -> None:
 
 
 def test_the_hand_moves_a_tenth_of_a_metre_per_second() -> None:
-    width = gripper_target(np.array([0.08, 0.0, 0.04]), np.array([-1.0, 1.0, 0.0]), period=0.05)
+    now = np.array([0.08, 0.0, 0.04])
+    width = gripper_target(now, now, np.array([-1.0, 1.0, 0.0]), period=0.05)
     np.testing.assert_allclose(width, [0.075, 0.005, 0.04])
+
+
+def test_a_hand_that_holds_something_begins_to_open_at_once() -> None:
+    held, target = np.array([0.04]), np.array([0.04])
+    for _ in range(20):
+        target = gripper_target(target, held, np.array([-1.0]), period=0.05)
+    np.testing.assert_allclose(target, 0.024)
+    np.testing.assert_allclose(gripper_target(target, held, np.array([1.0]), period=0.05), 0.029)
 
 
 @pytest.mark.parametrize("space", [CartesianDelta(), JointDelta(), JointTarget()])

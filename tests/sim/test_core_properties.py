@@ -3,6 +3,7 @@
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,11 @@ def test_a_state_of_other_worlds_is_refused() -> None:
                     worlds.restore(state)
         with pytest.raises(HandoffError, match="lacks"):
             worlds.restore({name: array for name, array in own.items() if not name.startswith("last ")})
+
+
+def test_pictures_asked_for_in_another_thread_are_refused() -> None:
+    worlds = make(MujocoConfig(cameras=SMALL))
+    worlds.reset([1, 2, 3])
+    with ThreadPoolExecutor(1) as pool, pytest.raises(HandoffError, match="another thread"):
+        pool.submit(worlds.step, np.zeros((3, 5))).result()
+    worlds.close()
