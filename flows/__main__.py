@@ -1,4 +1,4 @@
-"""The command line: `handoff run | plan | explain | record | evaluate | compare`."""
+"""The command line: `handoff run | plan | explain | record | evaluate | compare | serve`."""
 
 from __future__ import annotations
 
@@ -67,6 +67,14 @@ def _parser() -> argparse.ArgumentParser:
     sub = add("compare", _compare, "pair evaluations of one protocol, seed by seed")
     sub.add_argument("results", type=Path, nargs="+", help="output folders of evaluate; the first is the reference")
     sub.add_argument("--out", type=Path, help="HTML page to write")
+    sub = add("serve", _serve, "answer observations with action chunks, over a websocket that openpi's client speaks")
+    sub.add_argument("policy", type=Path, help="policy directory, bundle directory or ONNX file")
+    sub.add_argument("--host", default="127.0.0.1", help="address; others than this machine's own need $HANDOFF_TOKEN")
+    sub.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    sub.add_argument("--clients", type=int, default=16, help="connections at a time")
+    sub.add_argument("--queue", type=int, default=8, help="requests that may wait while one is answered")
+    sub.add_argument("--seed", type=int, default=0, help="of the noise of requests that bring none")
+    sub.add_argument("--action-interface", help="what the actions of a policy directory mean; an ONNX file says so")
     return parser
 
 
@@ -132,6 +140,12 @@ def _compare(options: argparse.Namespace) -> None:
     from flows.evaluate import compare_command
 
     compare_command(options)
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from flows.serve import serve_command
+
+    serve_command(options)
 
 
 def _fail(message: str, error: BaseException | None, debug: bool, code: int = 1) -> int:

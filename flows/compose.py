@@ -5,11 +5,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.pipeline import PipelineConfig
+from policies.config import MlpConfig, TransformerConfig, UnetConfig
 from robots.config import to_plain, validate
 from robots.errors import HandoffError
+
+if TYPE_CHECKING:
+    from hydra.core.config_store import ConfigStore
+
+_NETWORK = "pretrain.policy.network"
+"""Where the sizes of the denoiser stand in the whole configuration."""
 
 
 def compose(name: str, overrides: Sequence[str] = ()) -> PipelineConfig:
@@ -17,7 +24,8 @@ def compose(name: str, overrides: Sequence[str] = ()) -> PipelineConfig:
 
     Args:
         name: a file in `configs/`, without its ending.
-        overrides: Hydra overrides, e.g. `pretrain.steps=2000`.
+        overrides: Hydra overrides, e.g. `pretrain.training.steps=2000`, or `+policy=unet` for the values of
+            `configs/policy/unet.yaml`.
 
     Raises:
         HandoffError: unknown configuration, unknown key (by its path, with the nearest known one), ill-typed value.
@@ -34,7 +42,7 @@ def compose(name: str, overrides: Sequence[str] = ()) -> PipelineConfig:
     if name not in known:
         raise HandoffError(f"configs/{name}.yaml does not exist{_suggest(name, known)}.")
     defaults = to_plain(PipelineConfig())
-    ConfigStore.instance().store(name="defaults", node=defaults)
+    _store(ConfigStore.instance(), defaults)
     GlobalHydra.instance().clear()
     for override in overrides:
         _check_override(override, defaults)
@@ -55,11 +63,26 @@ def available() -> list[str]:
     return sorted(file.stem for file in Path(configs.__path__[0]).glob("*.yaml"))
 
 
+def _store(store: ConfigStore, defaults: Mapping[str, Any]) -> None:
+    """Hands Hydra the defaults, with the networks as a group: another `kind` must replace the keys of the first."""
+    pretrain = dict(defaults["pretrain"])
+    pretrain["policy"] = {key: value for key, value in pretrain["policy"].items() if key != "network"}
+    chosen = {f"network@{_NETWORK}": defaults["pretrain"]["policy"]["network"]["kind"]}
+    store.store(name="defaults", node={"defaults": [chosen, "_self_"], **defaults, "pretrain": pretrain})
+    for network in _networks():
+        store.store(group="network", name=network["kind"], node=network)
+
+
+def _networks() -> list[dict[str, Any]]:
+    return [to_plain(network) for network in (MlpConfig(), UnetConfig(), TransformerConfig())]
+
+
 def _check_override(override: str, defaults: Mapping[str, Any]) -> None:
     key, equals, _ = override.partition("=")
     if not equals:
         raise HandoffError(f"override '{override}' has no '='. Write key=value, e.g. pretrain.steps=2000.")
-    keys = list(_dotted(defaults))
+    sizes = [f"{_NETWORK}.{size}" for network in _networks() for size in network]
+    keys = [*_dotted(defaults), *sizes, "policy", f"network@{_NETWORK}"]
     if key.lstrip("+~") not in keys:
         raise HandoffError(f"configuration: unknown key '{key}'{_suggest(key, keys)}.")
 

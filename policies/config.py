@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import field
+from typing import Annotated, Literal
+
+from pydantic import Discriminator
 
 from robots.config import config
 from robots.errors import HandoffError
@@ -10,8 +13,56 @@ from robots.spec import FieldSpec
 
 
 @config
+class MlpConfig:
+    """A residual MLP over chunk, observation and noise level, all concatenated: the quickest on one processor core."""
+
+    kind: Literal["mlp"] = "mlp"
+    width: int = 512
+    """Hidden units of every layer."""
+    blocks: int = 4
+    """Residual blocks of two layers each."""
+    time_embedding: int = 64
+    """Entries of the sinusoidal embedding of the noise level; even."""
+
+
+@config
+class UnetConfig:
+    """The paper's conditional U-Net over the steps of the chunk; the values are those of its state policies."""
+
+    kind: Literal["unet"] = "unet"
+    widths: tuple[int, ...] = (256, 512, 1024)
+    """Channels of every level, finest first; the horizon is halved between two levels. Image policies of the paper have
+    twice as many."""
+    kernel: int = 5
+    """Steps that a convolution sees; odd."""
+    groups: int = 8
+    """Of every GroupNorm; divides all widths."""
+    time_embedding: int = 256
+    """Entries of the embedding of the noise level; even."""
+
+
+@config
+class TransformerConfig:
+    """The paper's transformer: a causal decoder over the chunk that reads noise level and observations."""
+
+    kind: Literal["transformer"] = "transformer"
+    layers: int = 8
+    """Decoder layers."""
+    heads: int = 4
+    """Attention heads; divides `width`."""
+    width: int = 256
+    """Entries of a token, and of the embedding of the noise level; even."""
+    dropout: float = 0.01
+    """Share that is dropped in attention, feed-forward and residual branches while training."""
+
+
+NetworkConfig = Annotated[MlpConfig | UnetConfig | TransformerConfig, Discriminator("kind")]
+"""The denoiser, told apart by `kind`."""
+
+
+@config
 class DiffusionPolicyConfig:
-    """A diffusion policy over action chunks (Chi et al., RSS 2023) with a residual MLP as denoiser."""
+    """A diffusion policy over action chunks (Chi et al., RSS 2023)."""
 
     stream: str = "policy"
     """Stream of the episodes that holds observations and actions."""
@@ -33,12 +84,8 @@ class DiffusionPolicyConfig:
     """DDIM steps when sampling; divides `train_timesteps`."""
     clip: float = 3.0
     """Bound on every clean sample that the sampler works out [normalised units]."""
-    width: int = 512
-    """Hidden units of every layer."""
-    blocks: int = 4
-    """Residual blocks of two layers each."""
-    time_embedding: int = 64
-    """Entries of the sinusoidal embedding of the noise level; even."""
+    network: NetworkConfig = field(default_factory=MlpConfig)
+    """The denoiser."""
 
 
 @config
@@ -79,7 +126,8 @@ class TrainingConfig:
 class PolicyCard:
     """What a saved policy says of itself, in `config.json` beside its weights."""
 
-    version: int = 1
+    version: int = 2
+    """2 has the sizes of the network under `model.network`; 1 had those of the only one, the MLP, in `model`."""
     task: str
     """Name of the task, from the schema of the demonstrations."""
     rate_hz: float

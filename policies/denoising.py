@@ -5,6 +5,8 @@ Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, M
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from policies.config import DiffusionPolicyConfig
+from policies.config import DiffusionPolicyConfig, TransformerConfig
 from policies.demonstrations import Demonstrations
 from policies.diffusion import DiffusionPolicy
 from policies.generative import NoiseSchedule, cosine_schedule
@@ -96,11 +98,14 @@ def denoising_loss(module: DiffusionPolicy, windows: Windows, batch_size: int, s
 
 @torch.no_grad()
 def validation_loss(module: DiffusionPolicy, windows: Windows, seed: int) -> float:
-    """The same error on held-out windows, each at a few noise levels, in fp32."""
+    """The same error on held-out windows, each at a few noise levels, in fp32 and without dropout."""
     device = windows.chunk_NHA.device
     chosen_B = torch.arange(len(windows), device=device).repeat(_VALIDATION_DRAWS)
     schedule = cosine_schedule(module.config.train_timesteps).to(device)
-    return float(_velocity_error(module, windows, chosen_B, schedule, rng(seed, _VALIDATION), "fp32"))
+    learning = module.training
+    error = _velocity_error(module.eval(), windows, chosen_B, schedule, rng(seed, _VALIDATION), "fp32")
+    module.train(learning)
+    return float(error)
 
 
 def _velocity_error(
@@ -116,6 +121,17 @@ def _velocity_error(
     timestep_B = torch.from_numpy(draw.integers(0, module.config.train_timesteps, len(chosen_B))).to(device)
     noise_BHA = torch.from_numpy(draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)).to(device)
     noisy_BHA, velocity_BHA = schedule.diffuse(clean_BHA, noise_BHA, timestep_B)
-    with autocast(precision, device):
+    with autocast(precision, device), _repeatable_dropout(module, draw, device):
         predicted_BHA = module.denoiser(noisy_BHA, timestep_B, observation_BTO)
     return mse_loss(predicted_BHA.float(), velocity_BHA)
+
+
+@contextmanager
+def _repeatable_dropout(module: DiffusionPolicy, draw: np.random.Generator, device: torch.device) -> Iterator[None]:
+    """Draws torch's random numbers from `draw` where the network drops units, so that an update can be repeated."""
+    if not (module.training and isinstance(module.config.network, TransformerConfig)):
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(int(draw.integers(1 << 62)))
+        yield

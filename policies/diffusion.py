@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from policies.checkpoint import read_card, read_weights
-from policies.config import DiffusionPolicyConfig, PolicyCard
+from policies.config import DiffusionPolicyConfig, MlpConfig, NetworkConfig, PolicyCard, TransformerConfig, UnetConfig
 from policies.generative import ddim_sample, ddim_steps
 from policies.networks.mlp import MlpDenoiser
+from policies.networks.transformer import TransformerDenoiser
+from policies.networks.unet import UnetDenoiser
 from policies.normalize import MinMaxNormalizer, StandardNormalizer
 from robots.errors import HandoffError
 from robots.types import Policy
@@ -40,14 +42,7 @@ class DiffusionPolicy(nn.Module):
         self.chunk_shape = (config.horizon, action_size)
         self.normalize_observation = MinMaxNormalizer(observation_size)
         self.normalize_action = StandardNormalizer(self.chunk_shape)
-        self.denoiser = MlpDenoiser(
-            self.chunk_shape,
-            self.observation_shape,
-            config.train_timesteps,
-            config.width,
-            config.blocks,
-            config.time_embedding,
-        )
+        self.denoiser = new_denoiser(config.network, self.chunk_shape, self.observation_shape, config.train_timesteps)
         self.steps = ddim_steps(config.train_timesteps, config.inference_steps)
 
     def forward(self, observation_BTO: Tensor, noise_BHA: Tensor) -> Tensor:
@@ -69,6 +64,29 @@ class DiffusionPolicy(nn.Module):
             return self.denoiser(noisy_BHA, timestep_B, observation_BTO)
 
         return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
+
+
+def new_denoiser(
+    network: NetworkConfig, chunk: tuple[int, int], observation: tuple[int, int], timesteps: int
+) -> nn.Module:
+    """An untrained network: noisy chunk (B, H, A), noise level (B,), observation (B, T, O) to velocity (B, H, A).
+
+    Args:
+        network: which, and its sizes.
+        chunk: (H, A).
+        observation: (T, O).
+        timesteps: noise levels of the schedule.
+
+    Raises:
+        HandoffError: the sizes do not fit together.
+    """
+    match network:
+        case MlpConfig():
+            return MlpDenoiser(chunk, observation, timesteps, network.width, network.blocks, network.time_embedding)
+        case UnetConfig():
+            return UnetDenoiser(chunk, observation, timesteps, network)
+        case TransformerConfig():
+            return TransformerDenoiser(chunk, observation, timesteps, network)
 
 
 def load_module(path: Path, steps: int | None = None, device: str = "cpu") -> tuple[DiffusionPolicy, PolicyCard]:

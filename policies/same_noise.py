@@ -39,11 +39,11 @@ class Targets(NamedTuple):
 
 
 def student_of(expert: DiffusionPolicy) -> DiffusionPolicy:
-    """A trainable copy of the teacher that samples in one step."""
+    """A trainable copy of the teacher that samples in one step; a regression, so without dropout."""
     sizes = replace(expert.config, inference_steps=1)
     student = DiffusionPolicy(sizes, expert.observation_shape[1], expert.chunk_shape[1], expert.anchor)
     student.load_state_dict(expert.state_dict())
-    return student.to(expert.normalize_action.centre.device)
+    return student.eval().to(expert.normalize_action.centre.device)
 
 
 @torch.no_grad()

@@ -47,11 +47,11 @@ def to_plain(value: Any) -> dict[str, Any]:
 
 
 def _explain(cls: type, path: str, item: Any) -> str:
-    location = [str(part) for part in item["loc"]]
+    location, owner = _locate(cls, [str(part) for part in item["loc"]])
     where = ".".join([path, *location] if path else location)
     match item["type"]:
         case "unexpected_keyword_argument":
-            known = _known_keys(cls, location[:-1])
+            known = [field.name for field in fields(owner)] if is_dataclass(owner) else []
             close = difflib.get_close_matches(location[-1], known, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"known keys: {', '.join(sorted(known))}"
             return f"unknown key '{where}', {hint}"
@@ -61,9 +61,15 @@ def _explain(cls: type, path: str, item: Any) -> str:
             return f"'{where}' is {item['input']!r}: {item['msg'].lower()}"
 
 
-def _known_keys(cls: type, location: list[str]) -> list[str]:
-    for part in location:
-        hint = get_type_hints(cls).get(part)
-        options = [hint, *get_args(hint)]
-        cls = next((option for option in options if is_dataclass(option)), cls)  # type: ignore[assignment]
-    return [field.name for field in fields(cls)] if is_dataclass(cls) else []
+def _locate(cls: type, location: list[str]) -> tuple[list[str], type]:
+    """`location` without the tags that pydantic puts in for a choice between classes, and the class of its last key."""
+    path, options = [], [cls]
+    for part in location[:-1]:
+        tagged = [option for option in options if len(options) > 1 and getattr(option, "kind", None) == part]
+        if tagged:
+            options = tagged
+            continue
+        path.append(part)
+        hint = get_type_hints(options[0]).get(part)
+        options = [option for option in (hint, *get_args(hint)) if is_dataclass(option)] or options
+    return [*path, *location[-1:]], options[0]  # type: ignore[return-value]

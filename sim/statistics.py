@@ -3,51 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import comb, lgamma, sqrt
-from statistics import NormalDist
+from math import comb
 
 import numpy as np
 
 from robots.errors import HandoffError
-
-
-def wilson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a proportion (E. B. Wilson, JASA 22, 1927); sound for small n and near 0 and 1.
-
-    Args:
-        k: successes, 0 <= k <= n.
-        n: trials, at least 1.
-        confidence: two-sided, in (0, 1).
-
-    Raises:
-        HandoffError: k or n out of range.
-    """
-    _check_trials("wilson", k, n)
-    z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
-    centre = (k + z * z / 2.0) / (n + z * z)
-    half = z * sqrt(k * (n - k) / n + z * z / 4.0) / (n + z * z)
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def clopper_pearson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact interval of a proportion (Clopper and Pearson, Biometrika 26, 1934): never covers less than it says.
-
-    Its lower end is the rate at which k or more successes would be as rare as (1 - confidence) / 2; its upper end is
-    that for k or fewer. Found by bisection on the exact binomial tail.
-
-    Args:
-        k: successes, 0 <= k <= n.
-        n: trials, at least 1.
-        confidence: two-sided, in (0, 1).
-
-    Raises:
-        HandoffError: k or n out of range.
-    """
-    _check_trials("clopper-pearson", k, n)
-    rare = (1.0 - confidence) / 2.0
-    low = 0.0 if k == 0 else _rate_of_tail(k, n, rare)
-    high = 1.0 if k == n else 1.0 - _rate_of_tail(n - k, n, rare)
-    return low, high
+from robots.statistics import clopper_pearson, wilson
 
 
 def success_rate(successes: Sequence[bool] | np.ndarray, confidence: float = 0.95) -> dict[str, int | float]:
@@ -107,27 +68,6 @@ def paired_difference(
     _check_paired(first, second)
     low, high = bootstrap_mean(second - first, seed, confidence, resamples)
     return {"mean": float(np.mean(second - first)), "low": low, "high": high}
-
-
-def _check_trials(interval: str, k: int, n: int) -> None:
-    if n < 1 or not 0 <= k <= n:
-        raise HandoffError(
-            f"{interval}: {k} successes of {n} trials, expected 0 <= k <= n and n >= 1. Were episodes run?"
-        )
-
-
-def _rate_of_tail(k: int, n: int, tail: float) -> float:
-    """The success rate at which `k >= 1` or more successes of `n` have probability `tail`."""
-    counts = np.arange(k, n + 1)
-    ways = np.array([lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) for i in counts.tolist()])
-    low, high = 0.0, 1.0
-    while (rate := (low + high) / 2.0) not in (low, high):
-        logarithms = ways + counts * np.log(rate) + (n - counts) * np.log1p(-rate)
-        if np.exp(logarithms).sum() < tail:
-            low = rate
-        else:
-            high = rate
-    return rate
 
 
 def _check_paired(first: np.ndarray, second: np.ndarray) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from flows.compose import available, compose
 from flows.pipeline import PipelineConfig
+from policies.config import TransformerConfig, UnetConfig
 from robots.errors import HandoffError
 
 
@@ -45,3 +46,24 @@ def test_bad_override_is_named_by_its_path(overrides: list[str], message: str) -
 def test_unknown_pipeline_gets_a_suggestion() -> None:
     with pytest.raises(HandoffError, match="did you mean 'demo'"):
         compose("dem")
+
+
+def test_a_policy_of_the_group_brings_its_network_and_its_rates() -> None:
+    unet = compose("demo", ["+policy=unet"])
+    assert unet.pretrain.policy.network == UnetConfig()
+    assert unet.pretrain.policy.n_obs_steps == 2
+    assert (unet.pretrain.training.learning_rate, unet.pretrain.training.warmup_steps) == (1e-4, 500)
+    transformer = compose("demo", ["+policy=transformer"])
+    assert transformer.pretrain.policy.network == TransformerConfig()
+    assert transformer.pretrain.training.weight_decay == 0.1
+    assert compose("demo", ["+policy=mlp"]) == compose("demo")
+
+
+def test_an_override_reaches_the_chosen_network() -> None:
+    composed = compose("demo", ["+policy=unet", "pretrain.policy.network.widths=[64,128]"])
+    assert composed.pretrain.policy.network == UnetConfig(widths=(64, 128))
+
+
+def test_a_key_of_another_network_is_named_by_its_path() -> None:
+    with pytest.raises(HandoffError, match=r"'pretrain\.policy\.network\.width', did you mean 'widths'"):
+        compose("demo", ["pretrain.policy.network.kind=unet"])

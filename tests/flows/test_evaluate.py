@@ -16,7 +16,7 @@ from flows.evaluate import Entrant, evaluate_until_decided, make_agent
 from flows.protocols import push_t_published
 from flows.stages.evaluate import checkpoint_agent
 from policies.checkpoint import save_policy
-from policies.config import DiffusionPolicyConfig, PolicyCard
+from policies.config import DiffusionPolicyConfig, MlpConfig, PolicyCard
 from policies.diffusion import DiffusionPolicy
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
@@ -50,7 +50,9 @@ def protocol(tmp_path: Path) -> str:
 @pytest.fixture
 def policies(tmp_path: Path) -> list[str]:
     """Two checkpoints of small push-T policies that have learned nothing."""
-    sizes = DiffusionPolicyConfig(width=16, blocks=1, train_timesteps=20, inference_steps=2, time_embedding=8)
+    sizes = DiffusionPolicyConfig(
+        train_timesteps=20, inference_steps=2, network=MlpConfig(width=16, blocks=1, time_embedding=8)
+    )
     card = PolicyCard(
         task="push_t",
         rate_hz=10.0,

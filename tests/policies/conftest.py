@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policies.config import DiffusionPolicyConfig
+from policies.config import DiffusionPolicyConfig, MlpConfig
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.spec import FieldSpec
@@ -20,9 +20,7 @@ TINY = DiffusionPolicyConfig(
     n_action_steps=2,
     train_timesteps=20,
     inference_steps=4,
-    width=16,
-    blocks=1,
-    time_embedding=8,
+    network=MlpConfig(width=16, blocks=1, time_embedding=8),
 )
 
 _POINT = FieldSpec(shape=(2,), unit="m", frame="board")

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,3 +74,13 @@ def test_a_state_that_would_run_code_is_refused(tmp_path: Path):
     torch.save({"identity": "mine", "loss": print}, tmp_path / "state.pt")
     with pytest.raises(HandoffError, match="damaged"):
         read_state(tmp_path / "state.pt", "mine")
+
+
+def test_a_card_of_version_1_is_read_as_one_of_version_2(tmp_path: Path):
+    save_policy(tmp_path, CARD, {"weight": torch.zeros(1)})
+    values = json.loads((tmp_path / "config.json").read_text())
+    sizes = values["model"].pop("network")
+    assert sizes.pop("kind") == "mlp"
+    values["model"] |= sizes
+    (tmp_path / "config.json").write_text(json.dumps(values | {"version": 1}))
+    assert read_card(tmp_path) == CARD

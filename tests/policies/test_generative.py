@@ -1,8 +1,23 @@
+from typing import Any
+
 import pytest
 import torch
 
-from policies.generative import cosine_schedule, ddim_sample, ddim_steps, ddpm_sample
+from policies.chain import ChainConfig, sample, sample_chain
+from policies.generative import (
+    Prediction,
+    clean_and_noise,
+    cosine_schedule,
+    ddim_grid,
+    ddim_sample,
+    ddim_steps,
+    ddpm_grid,
+    ddpm_sample,
+    guide,
+    training_target,
+)
 from robots.errors import HandoffError
+from tests.policies.gaussian import end_moments
 
 
 def test_the_schedule_has_the_published_values():
@@ -54,9 +69,9 @@ def test_steps_that_do_not_divide_the_schedule_are_refused():
         ddim_steps(100, 7)
 
 
-def gaussian_velocity(mean: float, spread: float):
+def gaussian_velocity(mean: float, spread: float, timesteps: int = 100):
     """The exact velocity when clean samples are N(mean, spread^2), from the posterior mean of the clean sample."""
-    schedule = cosine_schedule(100)
+    schedule = cosine_schedule(timesteps)
 
     def denoise(noisy: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
         alpha, sigma = schedule.alpha_K[timestep, None, None], schedule.sigma_K[timestep, None, None]
@@ -95,3 +110,100 @@ def test_clean_samples_stay_within_the_clip():
     noise = torch.full((1, 2, 2), 50.0)
     sample = ddim_sample(lambda noisy, timestep: torch.zeros_like(noisy), noise, ddim_steps(100, 10), clip=1.0)
     assert sample.abs().max() <= 1.0
+
+
+@pytest.mark.parametrize("prediction", ["v", "epsilon", "sample"])
+def test_the_target_of_every_prediction_gives_clean_chunk_and_noise_back(prediction):
+    clean, noise = torch.randn(2, 1, 3, 2, generator=torch.Generator().manual_seed(0))
+    alpha, sigma = torch.tensor(0.6), torch.tensor(0.8)
+    target = training_target(prediction, clean, noise, alpha, sigma)
+    found = clean_and_noise(prediction, target, alpha * clean + sigma * noise, alpha, sigma)
+    assert torch.allclose(found[0], clean, atol=1e-6)
+    assert torch.allclose(found[1], noise, atol=1e-6)
+
+
+def test_the_default_target_is_the_schedules_velocity():
+    schedule, level = cosine_schedule(100), torch.tensor([40])
+    clean, noise = torch.randn(2, 1, 3, 2, generator=torch.Generator().manual_seed(0))
+    alpha, sigma = schedule.alpha_K[level, None, None], schedule.sigma_K[level, None, None]
+    assert torch.equal(training_target("v", clean, noise, alpha, sigma), schedule.diffuse(clean, noise, level)[1])
+
+
+def test_a_grid_with_eta_zero_is_the_plain_sampler():
+    noise, denoise = torch.randn(8, 3, 2), gaussian_velocity(0.2, 0.5)
+    plain = ddim_sample(denoise, noise, ddim_steps(100, 10), clip=1.0)
+    assert (sample(denoise, noise, ddim_grid(100, 10, 0.0, clip=1.0)) - plain).abs().max() <= 1e-6
+
+
+NAMES: dict[Prediction, Any] = {"v": "v_prediction", "epsilon": "epsilon", "sample": "sample"}
+
+
+@pytest.mark.parametrize("prediction", NAMES)
+@pytest.mark.parametrize(("steps", "eta", "renoise"), [(10, 0.5, False), (5, 1.0, True), (100, 0.3, False)])
+def test_every_noisy_ddim_step_equals_that_of_diffusers(prediction, steps, eta, renoise):
+    from diffusers import DDIMScheduler
+
+    scheduler = DDIMScheduler(
+        100,
+        beta_schedule="squaredcos_cap_v2",
+        prediction_type=NAMES[prediction],
+        timestep_spacing="trailing",
+        clip_sample_range=2.0,
+    )
+    scheduler.set_timesteps(steps)
+    grid, generator = ddim_grid(100, steps, eta, 2.0, prediction, renoise), torch.Generator().manual_seed(0)
+    for number, timestep in enumerate(scheduler.timesteps.tolist()):
+        noisy, answer, drawn = torch.randn(3, 4, 16, 2, generator=generator)
+        theirs = scheduler.step(answer, timestep, noisy, eta, renoise, variance_noise=drawn, return_dict=False)[0]
+        chain = sample_chain(
+            lambda x, level, answer=answer: answer, noisy, drawn[None], grid.part(number, number + 1), ChainConfig()
+        )
+        # With eta 1 the noise kept at the first step is a small difference of numbers near 1, which float32 rounds.
+        assert (chain.clean_BHA - theirs).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("prediction", NAMES)
+def test_every_ddpm_step_equals_that_of_diffusers(prediction):
+    from diffusers import DDPMScheduler
+
+    scheduler = DDPMScheduler(
+        20, beta_schedule="squaredcos_cap_v2", prediction_type=NAMES[prediction], clip_sample_range=2.0
+    )
+    grid, generator = ddpm_grid(20, 2.0, prediction), torch.Generator().manual_seed(0)
+    for number in range(20):
+        noisy, answer = torch.randn(2, 4, 16, 2, generator=generator)
+        theirs = scheduler.step(answer, 19 - number, noisy, torch.Generator().manual_seed(number), return_dict=False)[0]
+        drawn = torch.randn(1, 4, 16, 2, generator=torch.Generator().manual_seed(number))
+        chain = sample_chain(
+            lambda x, level, answer=answer: answer, noisy, drawn, grid.part(number, number + 1), ChainConfig()
+        )
+        assert (chain.clean_BHA - theirs).abs().max() <= 1e-5
+
+
+def test_moments_of_ddim_and_ddpm_approach_the_gaussians():
+    denoise = gaussian_velocity(0.2, 0.5, 1000)
+    found = [end_moments(ddim_grid(1000, steps, 0.0, 10.0), denoise) for steps in (5, 20, 100, 1000)]
+    stds = [std for _, std in found]
+    assert stds[0] < stds[1] < stds[2] < stds[3] < 0.5
+    assert found[3] == pytest.approx((0.2, 0.5), abs=2e-3)
+    assert end_moments(ddim_grid(1000, 1000, 1.0, 10.0), denoise) == pytest.approx((0.2, 0.5), abs=4e-3)
+    assert end_moments(ddpm_grid(100, 10.0), gaussian_velocity(0.2, 0.5)) == pytest.approx((0.2, 0.482), abs=1e-3)
+
+
+def constant(value):
+    return lambda noisy, level: torch.full_like(noisy, value)
+
+
+def test_guidance_runs_from_the_unconditional_through_the_conditional_answer():
+    noisy, level = torch.randn(2, 3, 2), torch.zeros(2)
+    wild, goal = torch.randn(2, 2, 3, 2)
+    for scale, expected in [(1.0, goal), (0.0, wild), (1.5, wild + 1.5 * (goal - wild)), (0.5, (wild + goal) / 2.0)]:
+        guided = guide(lambda x, level: goal, lambda x, level: wild, scale)(noisy, level)
+        assert torch.allclose(guided, expected, atol=1e-6)
+    assert guide(constant(3.0), constant(1.0), 1.5)(noisy, level).unique().tolist() == [4.0]
+
+
+@pytest.mark.parametrize("eta", [-0.1, 1.1])
+def test_eta_outside_its_range_is_refused(eta):
+    with pytest.raises(HandoffError, match="expected 0 \\(DDIM\\) to 1 \\(DDPM\\)"):
+        ddim_grid(100, 10, eta, 1.0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from policies.config import DiffusionPolicyConfig, TrainingConfig
+from policies.config import DiffusionPolicyConfig, MlpConfig, TrainingConfig
 from policies.demonstrations import read_demonstrations
 from policies.denoising import new_policy, split_windows
 from policies.diffusion import load_policy
@@ -26,7 +26,11 @@ pytestmark = pytest.mark.slow
 
 LENGTH = 16
 MODEL = DiffusionPolicyConfig(
-    observation_fields=("goal", "agent"), n_obs_steps=1, horizon=LENGTH, n_action_steps=LENGTH, width=256
+    observation_fields=("goal", "agent"),
+    n_obs_steps=1,
+    horizon=LENGTH,
+    n_action_steps=LENGTH,
+    network=MlpConfig(width=256),
 )
 TRAINING = TrainingConfig(steps=6000, learning_rate=1e-3, batch_size=128, precision="fp32")
 ROLLOUTS = 200

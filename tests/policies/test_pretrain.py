@@ -5,10 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from policies.checkpoint import read_card, read_weights
-from policies.config import TrainingConfig
+from policies.config import NetworkConfig, TrainingConfig, TransformerConfig, UnetConfig
 from policies.demonstrations import read_demonstrations
+from policies.diffusion import load_policy
 from policies.pretrain import PretrainConfig, pretrain
 from robots.errors import HandoffError
 from robots.types import no_progress
@@ -180,3 +182,38 @@ def test_of_the_policies_kept_on_the_way_the_last_is_the_result(demos: Path, tmp
     early, late = read_weights(tmp_path / "step-20"), read_weights(tmp_path / "step-60")
     assert early.keys() == late.keys()
     assert any(not np.array_equal(early[name].numpy(), late[name].numpy()) for name in early)
+
+
+UNET = UnetConfig(widths=(8, 16), kernel=3, groups=4, time_embedding=8)
+TRANSFORMER = TransformerConfig(layers=1, heads=2, width=16, dropout=0.2)
+
+
+@pytest.mark.parametrize("network", [UNET, TRANSFORMER], ids=["unet", "transformer"])
+def test_other_networks_learn_and_act(network: NetworkConfig, demos: Path, tmp_path: Path):
+    config = replace(CONFIG, policy=replace(TINY, network=network), training=replace(TRAINING, steps=250))
+    metrics = pretrain(config, demos, tmp_path, no_progress)
+    assert metrics["loss"] < 0.7 * read_curve(tmp_path)[0]["loss"]
+    assert read_card(tmp_path).model.network == network
+    chunk = load_policy(tmp_path)(np.zeros((3, 2, 4), np.float32), np.zeros((3, 4, 2), np.float32))
+    assert chunk.shape == (3, 4, 2)
+    assert np.isfinite(chunk).all()
+
+
+def test_dropout_too_is_the_same_after_an_interruption(demos: Path, tmp_path: Path):
+    class StopError(Exception):
+        pass
+
+    def stop(done: int, total: int, note: str = "") -> None:
+        if done == 37:
+            raise StopError
+
+    config = replace(CONFIG, policy=replace(TINY, network=TRANSFORMER))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for out in (whole, parts):
+        out.mkdir()
+    with pytest.raises(StopError):
+        pretrain(config, demos, parts, stop)
+    torch.randn(5)
+    for out in (whole, parts):
+        pretrain(config, demos, out, no_progress)
+    assert_same_weights(whole, parts)

@@ -1,0 +1,183 @@
+"""Pictures to feature vectors, as in Diffusion Policy's image policies (Chi et al., RSS 2023).
+
+ResNet-18 (He et al. 2016) with GroupNorm in place of BatchNorm, because averaged weights and batch statistics do not go
+together, then spatial softmax (Finn et al. 2016; Levine et al. 2016): every keypoint is the mean place of one map's
+activation. Written here, because torchvision has no build for the processor's torch; a test holds it to the published
+number of parameters.
+
+Followed is the released diffusion_policy (robomimic's encoder with random crops): in training every picture is cropped
+at a place of its own, also the pictures of one window; in evaluation in the middle.
+
+Shape suffixes: B batch, T observed steps, N pictures, H height, W width (both [px]), C channels, K keypoints,
+F features.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from robots.errors import HandoffError
+
+_CHANNELS = (64, 128, 256, 512)
+_BLOCKS = 2
+_GROUP = 16
+"""Channels per group of a GroupNorm."""
+
+
+class ImageEncoder(nn.Module):
+    """Features of a camera's pictures: crop, ResNet-18, spatial softmax, linear layer.
+
+    Args:
+        crop: height and width that are left of a picture [px].
+        keypoints: K.
+        features: F.
+    """
+
+    def __init__(self, crop: tuple[int, int] = (84, 84), keypoints: int = 32, features: int = 64) -> None:
+        super().__init__()
+        self.crop = crop
+        self.trunk = ResNet18()
+        self.softmax = SpatialSoftmax(_CHANNELS[-1], keypoints)
+        self.output = nn.Linear(2 * keypoints, features)
+
+    def forward(self, image_BTHWC: Tensor, corner_BT2: Tensor | None = None) -> Tensor:
+        """Features (B, T, F).
+
+        Args:
+            image_BTHWC: uint8 RGB.
+            corner_BT2: top and left of every crop [px], from `random_corners`; None crops in the middle.
+
+        Raises:
+            HandoffError: not uint8 RGB, or smaller than the crop.
+        """
+        if image_BTHWC.dtype != torch.uint8 or image_BTHWC.ndim != 5 or image_BTHWC.shape[-1] != 3:
+            raise HandoffError(
+                f"image encoder: pictures are {image_BTHWC.dtype} of shape {tuple(image_BTHWC.shape)}, expected uint8 "
+                "(B, T, height, width, 3). Were they scaled, or put channels first?"
+            )
+        pictures_NHWC = image_BTHWC.flatten(0, 1)
+        corner_N2 = None if corner_BT2 is None else corner_BT2.flatten(0, 1)
+        cropped_NHWC = crop_images(pictures_NHWC, self.crop, corner_N2)
+        # As a view, channels come first in the shape and last in memory, which convolutions like best.
+        scaled_NCHW = (cropped_NHWC.float() * (2.0 / 255.0) - 1.0).permute(0, 3, 1, 2)
+        place_NK2 = self.softmax(self.trunk(scaled_NCHW))
+        return relu(self.output(place_NK2.flatten(1))).unflatten(0, image_BTHWC.shape[:2])
+
+
+class ResNet18(nn.Module):
+    """Maps (N, 3, H, W) to (N, 512, H / 32, W / 32), rounded up; no pooling over places at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = _CHANNELS[0]
+        self.stem = nn.Sequential(_convolution(3, first, 7, 2), _norm(first), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        blocks, inputs = [], first
+        for channels in _CHANNELS:
+            for block in range(_BLOCKS):
+                stride = 2 if block == 0 and channels != first else 1
+                blocks.append(BasicBlock(inputs, channels, stride))
+                inputs = channels
+        self.blocks = nn.Sequential(*blocks)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, image_NCHW: Tensor) -> Tensor:
+        """Feature maps."""
+        return self.blocks(self.stem(image_NCHW))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions added to the input, which is projected where sizes change."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            _convolution(inputs, outputs, 3, stride),
+            _norm(outputs),
+            nn.ReLU(),
+            _convolution(outputs, outputs, 3, 1),
+            _norm(outputs),
+        )
+        same = inputs == outputs and stride == 1
+        self.shortcut = (
+            nn.Identity() if same else nn.Sequential(_convolution(inputs, outputs, 1, stride), _norm(outputs))
+        )
+
+    def forward(self, hidden_NCHW: Tensor) -> Tensor:
+        """(N, inputs, H, W) to (N, outputs, H / stride, W / stride)."""
+        return relu(self.body(hidden_NCHW) + self.shortcut(hidden_NCHW))
+
+
+class SpatialSoftmax(nn.Module):
+    """Mean place (x, y) of every keypoint's activation, from -1 (left, top) to 1 (right, bottom)."""
+
+    def __init__(self, channels: int, keypoints: int) -> None:
+        super().__init__()
+        self.maps = nn.Conv2d(channels, keypoints, 1)
+
+    def forward(self, hidden_NCHW: Tensor) -> Tensor:
+        """(N, C, H, W) to (N, K, 2)."""
+        return expected_places(self.maps(hidden_NCHW).float())
+
+
+def expected_places(logit_NKHW: Tensor) -> Tensor:
+    """(N, K, 2): x, y in [-1, 1] under the softmax of every map over its places."""
+    height, width = logit_NKHW.shape[-2:]
+    share_NKHW = logit_NKHW.flatten(2).softmax(-1).unflatten(-1, (height, width))
+    x_W, y_H = (torch.linspace(-1.0, 1.0, count, device=logit_NKHW.device) for count in (width, height))
+    return torch.stack([share_NKHW.sum(-2) @ x_W, share_NKHW.sum(-1) @ y_H], dim=-1)
+
+
+def random_corners(
+    shape: tuple[int, ...], size: tuple[int, int], crop: tuple[int, int], generator: torch.Generator
+) -> Tensor:
+    """Top and left (*shape, 2) [px] of crops, independent and uniform over all that fit.
+
+    Args:
+        shape: of the pictures' leading axes.
+        size: height and width of the pictures [px].
+        crop: height and width of what is left [px].
+        generator: of the random numbers.
+    """
+    _check_crop(size, crop)
+    corners = [
+        torch.randint(0, whole - part + 1, shape, generator=generator) for whole, part in zip(size, crop, strict=True)
+    ]
+    return torch.stack(corners, dim=-1)
+
+
+def crop_images(image_NHWC: Tensor, crop: tuple[int, int], corner_N2: Tensor | None) -> Tensor:
+    """(N, *crop, C) from every picture at its corner, or in the middle without corners.
+
+    Raises:
+        HandoffError: the pictures are smaller than the crop.
+    """
+    size = (image_NHWC.shape[1], image_NHWC.shape[2])
+    _check_crop(size, crop)
+    if corner_N2 is None:
+        top, left = ((whole - part) // 2 for whole, part in zip(size, crop, strict=True))
+        return image_NHWC[:, top : top + crop[0], left : left + crop[1]]
+    row_NH, column_NW = (
+        corner_N2[:, axis, None] + torch.arange(crop[axis], device=image_NHWC.device) for axis in (0, 1)
+    )
+    picture_N = torch.arange(len(image_NHWC), device=image_NHWC.device)
+    return image_NHWC[picture_N[:, None, None], row_NH[:, :, None], column_NW[:, None, :]]
+
+
+def _check_crop(size: tuple[int, int], crop: tuple[int, int]) -> None:
+    if not (0 < crop[0] <= size[0] and 0 < crop[1] <= size[1]):
+        raise HandoffError(
+            f"image encoder: a crop of {crop[0]}x{crop[1]} px from pictures of {size[0]}x{size[1]} px, expected one "
+            "that fits (height x width). Does the camera record a smaller size?"
+        )
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return convolution
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(channels // _GROUP, channels)
