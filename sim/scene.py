@@ -137,10 +137,9 @@ def _add_hand(spec: mujoco.MjSpec) -> None:
         inertia=hand.INERTIA,
         explicitinertial=True,
     )
-    box = mujoco.mjtGeom.mjGEOM_BOX
     body.add_geom(
         name="palm",
-        type=box,
+        type=mujoco.mjtGeom.mjGEOM_BOX,
         pos=[0, 0, 0.033],
         size=[0.025, 0.100, 0.033],
         rgba=[0.90, 0.91, 0.92, 1],
@@ -151,30 +150,8 @@ def _add_hand(spec: mujoco.MjSpec) -> None:
     # Half a turn about x: see robots.hand.
     body.add_site(name=GRASP_SITE, pos=[0, 0, hand.TCP_OFFSET], quat=[0, 1, 0, 0], size=[0.002] * 3, rgba=[0] * 4)
     body.add_camera(name="wrist", pos=[0.07, 0, 0.05], quat=wrist_view(), fovy=75)
-    tip = hand.TCP_OFFSET + 0.005
     for joint, side in zip(FINGER_JOINTS, (1.0, -1.0), strict=True):
-        finger = body.add_body(name=joint, pos=[0, 0, tip - FINGER_HALF[2]], gravcomp=1.0)
-        finger.add_joint(
-            name=joint,
-            type=mujoco.mjtJoint.mjJNT_SLIDE,
-            axis=[0, side, 0],
-            range=[0, hand.WIDTH_MAX / 2],
-            limited=mujoco.mjtLimited.mjLIMITED_TRUE,
-            armature=0.1,
-        )
-        finger.add_geom(
-            name=f"{joint}_pad",
-            type=box,
-            pos=[0, side * FINGER_HALF[1], 0],
-            size=FINGER_HALF,
-            mass=hand.FINGER_MASS,
-            friction=[FINGER_FRICTION, 0.005, 0.0001],
-            condim=4,
-            solref=[2.0 * spec.option.timestep, 1.0],
-            rgba=[0.25, 0.26, 0.28, 1],
-            contype=1,
-            conaffinity=0,
-        )
+        _add_finger(spec, body, joint, side)
     spec.add_equality(
         name="fingers_move_together",
         type=mujoco.mjtEq.mjEQ_JOINT,
@@ -182,6 +159,34 @@ def _add_hand(spec: mujoco.MjSpec) -> None:
         name1=FINGER_JOINTS[0],
         name2=FINGER_JOINTS[1],
         data=[0, 1] + [0] * 10,
+    )
+
+
+def _add_finger(spec: mujoco.MjSpec, palm: mujoco.MjsBody, joint: str, side: float) -> None:
+    import mujoco
+
+    tip = hand.TCP_OFFSET + 0.005
+    finger = palm.add_body(name=joint, pos=[0, 0, tip - FINGER_HALF[2]], gravcomp=1.0)
+    finger.add_joint(
+        name=joint,
+        type=mujoco.mjtJoint.mjJNT_SLIDE,
+        axis=[0, side, 0],
+        range=[0, hand.WIDTH_MAX / 2],
+        limited=mujoco.mjtLimited.mjLIMITED_TRUE,
+        armature=0.1,
+    )
+    finger.add_geom(
+        name=f"{joint}_pad",
+        type=mujoco.mjtGeom.mjGEOM_BOX,
+        pos=[0, side * FINGER_HALF[1], 0],
+        size=FINGER_HALF,
+        mass=hand.FINGER_MASS,
+        friction=[FINGER_FRICTION, 0.005, 0.0001],
+        condim=4,
+        solref=[2.0 * spec.option.timestep, 1.0],
+        rgba=[0.25, 0.26, 0.28, 1],
+        contype=1,
+        conaffinity=0,
     )
 
 

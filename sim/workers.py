@@ -218,7 +218,7 @@ def _serve(make: Callable[[int], VecEnv], num_envs: int, connection: Connection)
             _send(connection, answer)
     except (EOFError, ConnectionResetError, BrokenPipeError, KeyboardInterrupt):
         # The parent is gone, or Ctrl-C reached the whole group: nobody is left to answer.
-        pass
+        return
     finally:
         env.close()
 
