@@ -35,6 +35,15 @@ class Range:
     """Bounds: factors of the model's own value; for `delay` seconds and for `camera` metres."""
 
 
+ARM_AND_CAMERAS = (
+    Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
+    Range(what="delay", low=0.0, high=0.03),
+    Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
+    Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+)
+"""What is uncertain about the arm and its pictures, whatever the task."""
+
+
 def draw(ranges: Sequence[Range], rng: np.random.Generator) -> np.ndarray:
     """(len(ranges), 3) one draw per range; all but `camera` use the first column only.
 

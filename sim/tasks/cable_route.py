@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robots.actions import CartesianDelta
 from robots.spec import FieldSpec
-from sim.randomize import Range
+from sim.randomize import ARM_AND_CAMERAS, Range
 from sim.scene import arm_scene
-from sim.tasks.fixture import add_fixture, fixture, fixture_pose, in_fixture, place_fixture, upright_posture
+from sim.tasks.fixture import GENTLE, add_fixture, fixture, fixture_pose, in_fixture, place_fixture, upright_posture
 from sim.tasks.task import Intent, Observed, Reward, Start, Task, near, proprioception
 from sim.view import View
 
@@ -354,8 +353,7 @@ TASK = Task(
     success=_success,
     failure=_dropped,
     expert=_expert,
-    # Steps and leash are short: 10 mm of leash pull with 20 N, and the fingers hold the plug against 30 N.
-    actions=CartesianDelta(translation=0.01, rotation=0.05, leash_translation=0.01, leash_rotation=0.1),
+    actions=GENTLE,
     use_gripper=False,
     timestep=0.0025,
     max_steps=100,
@@ -364,9 +362,6 @@ TASK = Task(
         Range(what="friction", names=("cable*", "post_*"), low=0.7, high=1.3),
         Range(what="friction", names=("plug", "finger_*"), low=0.8, high=1.3),
         Range(what="damping", names=("cable*",), low=0.5, high=2.0),
-        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
-        Range(what="delay", low=0.0, high=0.03),
-        Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
-        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+        *ARM_AND_CAMERAS,
     ),
 )

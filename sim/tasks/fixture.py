@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots import hand
+from robots.actions import CartesianDelta
 from robots.fr3 import Q_HOME
 from robots.kinematics import inverse_kinematics
 from robots.spec import FieldSpec
@@ -23,6 +24,8 @@ from sim.view import FLANGE_P_GRASP, View
 if TYPE_CHECKING:
     import mujoco
 
+GENTLE = CartesianDelta(translation=0.01, rotation=0.05, leash_translation=0.01, leash_rotation=0.1)
+"""Short steps for a part held by friction: 10 mm of leash press with 20 N, and the fingers hold against 30 N."""
 MASS = 2.0
 """Of a fixture with the steel plate under it [kg]."""
 INERTIA = (0.004, 0.004, 0.006)

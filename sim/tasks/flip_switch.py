@@ -16,7 +16,7 @@ import numpy as np
 
 from robots.actions import CartesianDelta
 from robots.spec import FieldSpec
-from sim.randomize import Range
+from sim.randomize import ARM_AND_CAMERAS, Range
 from sim.scene import FINGER_HALF, arm_scene
 from sim.tasks.fixture import (
     add_fixture,
@@ -219,9 +219,6 @@ TASK = Task(
         Range(what="mass", names=("lever",), low=0.5, high=2.0),
         Range(what="damping", names=("lever",), low=0.5, high=2.0),
         Range(what="friction", names=("lever_*", "finger_*"), low=0.7, high=1.3),
-        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
-        Range(what="delay", low=0.0, high=0.03),
-        Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
-        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+        *ARM_AND_CAMERAS,
     ),
 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from robots.fr3 import Q_HOME
 from robots.spec import FieldSpec
-from sim.randomize import Range
+from sim.randomize import ARM_AND_CAMERAS, Range
 from sim.scene import arm_scene
 from sim.tasks.grasping import add_cube, held, pick_up, quarter_turn_yaw
 from sim.tasks.task import Intent, Observed, Reward, Start, Task, body, near, proprioception, start_posture
@@ -102,9 +102,6 @@ TASK = Task(
     ranges=(
         Range(what="mass", names=("cube",), low=0.5, high=2.0),
         Range(what="friction", names=("cube", "finger_*"), low=0.7, high=1.3),
-        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
-        Range(what="delay", low=0.0, high=0.03),
-        Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
-        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+        *ARM_AND_CAMERAS,
     ),
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.actions import CartesianDelta
-from sim.randomize import Range
+from sim.randomize import ARM_AND_CAMERAS, Range
 from sim.scene import FINGER_HALF, arm_scene
 from sim.tasks.fixture import upright_posture
 from sim.tasks.grasping import ALIGNED, MIDDLE, add_cube, beyond_reach, held, pick_up, quarter_turn_yaw
@@ -178,9 +178,6 @@ TASK = Task(
     ranges=(
         Range(what="mass", names=("red", "green"), low=0.5, high=2.0),
         Range(what="friction", names=("red", "green", "finger_*"), low=0.7, high=1.3),
-        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
-        Range(what="delay", low=0.0, high=0.03),
-        Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
-        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+        *ARM_AND_CAMERAS,
     ),
 )
