@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.pipeline import PipelineConfig
-from policies.config import MlpConfig, TransformerConfig, UnetConfig
+from policies.networks.config import MlpConfig, TransformerConfig, UnetConfig
 from robots.config import to_plain, validate
 from robots.errors import HandoffError
 

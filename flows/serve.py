@@ -58,7 +58,7 @@ def open_policy(path: Path, action_interface: str | None = None) -> tuple[Policy
     if not path.is_dir():
         raise HandoffError(f"serve: {path} is neither an .onnx file nor a directory. Is the path right?")
     from policies.checkpoint import WEIGHTS, digest_file, read_card
-    from policies.diffusion import load_policy
+    from policies.load import load_policy
 
     card, policy = read_card(path), load_policy(path)
     contract = Contract(

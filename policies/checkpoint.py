@@ -47,19 +47,23 @@ def read_card(path: Path) -> PolicyCard:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise HandoffError(f"{path / CARD}: not JSON ({error}). Was the file cut short by a copy?") from None
     card = validate(PolicyCard, _upgraded(values), CARD)
-    if card.version != 2:
-        raise HandoffError(f"{path / CARD}: version {card.version}, this build reads 1 and 2. Train the policy again.")
+    if card.version != 3:
+        raise HandoffError(f"{path / CARD}: version {card.version}, this build reads 1 to 3. Train the policy again.")
     return card
 
 
 def _upgraded(values: Any) -> Any:
-    """A card of version 1, whose `model` had the sizes of the MLP beside its own, as one of version 2."""
-    if not (isinstance(values, dict) and values.get("version") == 1 and isinstance(values.get("model"), dict)):
+    """A card of version 1 or 2, which knew one family, and 1 one network, as one of version 3."""
+    if not (isinstance(values, dict) and isinstance(values.get("model"), dict)):
         return values
-    sizes = ("width", "blocks", "time_embedding")
-    own = {key: value for key, value in values["model"].items() if key not in sizes}
-    network = {"kind": "mlp"} | {key: values["model"][key] for key in sizes if key in values["model"]}
-    return values | {"version": 2, "model": own | {"network": network}}
+    if values.get("version") == 1:
+        sizes = ("width", "blocks", "time_embedding")
+        own = {key: value for key, value in values["model"].items() if key not in sizes}
+        network = {"kind": "mlp"} | {key: values["model"][key] for key in sizes if key in values["model"]}
+        values = values | {"version": 2, "model": own | {"network": network}}
+    if values.get("version") == 2:
+        values = values | {"version": 3, "model": {"kind": "diffusion"} | values["model"]}
+    return values
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

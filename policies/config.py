@@ -2,90 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Literal
+from math import prod
+from typing import Literal, NamedTuple
 
-from pydantic import Discriminator
-
+from policies.policy_config import PolicyConfig
 from robots.config import config
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 
 
-@config
-class MlpConfig:
-    """A residual MLP over chunk, observation and noise level, all concatenated: the quickest on one processor core."""
+class Shapes(NamedTuple):
+    """Sizes that the data give a policy."""
 
-    kind: Literal["mlp"] = "mlp"
-    width: int = 512
-    """Hidden units of every layer."""
-    blocks: int = 4
-    """Residual blocks of two layers each."""
-    time_embedding: int = 64
-    """Entries of the sinusoidal embedding of the noise level; even."""
+    entries: Mapping[str, tuple[int, int]]
+    """Where each observed field begins and ends in the observation vector of one step."""
+    action: int
+    """A, entries of one action."""
+    anchor: int | None
+    """Entry of the observation vector at which the field begins that actions are relative to; None without one."""
+    sensors: Mapping[str, tuple[int, ...]]
+    """Shape of one step of every camera and point cloud."""
 
+    @property
+    def observation(self) -> int:
+        """O, entries of the observation vector of one step."""
+        return max((end for _, end in self.entries.values()), default=0)
 
-@config
-class UnetConfig:
-    """The paper's conditional U-Net over the steps of the chunk; the values are those of its state policies."""
-
-    kind: Literal["unet"] = "unet"
-    widths: tuple[int, ...] = (256, 512, 1024)
-    """Channels of every level, finest first; the horizon is halved between two levels. Image policies of the paper have
-    twice as many."""
-    kernel: int = 5
-    """Steps that a convolution sees; odd."""
-    groups: int = 8
-    """Of every GroupNorm; divides all widths."""
-    time_embedding: int = 256
-    """Entries of the embedding of the noise level; even."""
-
-
-@config
-class TransformerConfig:
-    """The paper's transformer: a causal decoder over the chunk that reads noise level and observations."""
-
-    kind: Literal["transformer"] = "transformer"
-    layers: int = 8
-    """Decoder layers."""
-    heads: int = 4
-    """Attention heads; divides `width`."""
-    width: int = 256
-    """Entries of a token, and of the embedding of the noise level; even."""
-    dropout: float = 0.01
-    """Share that is dropped in attention, feed-forward and residual branches while training."""
-
-
-NetworkConfig = Annotated[MlpConfig | UnetConfig | TransformerConfig, Discriminator("kind")]
-"""The denoiser, told apart by `kind`."""
-
-
-@config
-class DiffusionPolicyConfig:
-    """A diffusion policy over action chunks (Chi et al., RSS 2023)."""
-
-    stream: str = "policy"
-    """Stream of the episodes that holds observations and actions."""
-    observation_fields: tuple[str, ...] = ("keypoints", "agent")
-    """Concatenated, each flattened, in this order into the O entries of one step."""
-    action_field: str = "action"
-    """The action, A entries."""
-    anchor_field: str | None = "agent"
-    """Observation field, A entries, to whose newest value the actions are relative; None takes them as they are."""
-    n_obs_steps: int = 1
-    """Newest steps that the policy sees; on push-T two scored no better than one, see `docs/results.md`."""
-    horizon: int = 16
-    """Actions predicted per inference; the first belongs to the oldest observed step."""
-    n_action_steps: int = 8
-    """Actions executed per chunk, from index `n_obs_steps - 1` on."""
-    train_timesteps: int = 100
-    """Noise levels of the squared-cosine schedule."""
-    inference_steps: int = 10
-    """DDIM steps when sampling; divides `train_timesteps`."""
-    clip: float = 3.0
-    """Bound on every clean sample that the sampler works out [normalised units]."""
-    network: NetworkConfig = field(default_factory=MlpConfig)
-    """The denoiser."""
+    @classmethod
+    def of_vector(cls, observation: int, action: int, anchor: int | None) -> Shapes:
+        """Those of a policy that sees one vector and nothing else."""
+        return cls({"observation": (0, observation)}, action, anchor, {})
 
 
 @config
@@ -126,22 +74,33 @@ class TrainingConfig:
 class PolicyCard:
     """What a saved policy says of itself, in `config.json` beside its weights."""
 
-    version: int = 2
-    """2 has the sizes of the network under `model.network`; 1 had those of the only one, the MLP, in `model`."""
+    version: int = 3
+    """3 tells the family in `model.kind`; 2 had diffusion policies only, with the sizes of the network under
+    `model.network`; 1 had those of the only network, the MLP, in `model`."""
     task: str
     """Name of the task, from the schema of the demonstrations."""
     rate_hz: float
     """Policy steps per second of robot time."""
     observation: dict[str, FieldSpec]
     """Fields of one step in the order of the observation vector."""
+    sensors: dict[str, FieldSpec] = field(default_factory=dict)
+    """Cameras and point clouds of one step."""
     action: FieldSpec
-    model: DiffusionPolicyConfig
+    model: PolicyConfig
+
+    @property
+    def shapes(self) -> Shapes:
+        """Sizes for the policy's network."""
+        entries, end = {}, 0
+        for name, spec in self.observation.items():
+            entries[name] = (end, end + prod(spec.shape))
+            end += prod(spec.shape)
+        sensors = {name: tuple(spec.shape) for name, spec in self.sensors.items()}
+        return Shapes(entries, self.action_size, self.anchor, sensors)
 
     @property
     def observation_size(self) -> int:
         """O, entries of the observation vector of one step."""
-        from math import prod
-
         return sum(prod(spec.shape) for spec in self.observation.values())
 
     @property
@@ -151,8 +110,6 @@ class PolicyCard:
         Raises:
             HandoffError: there is no such field, or it has not the entries of an action.
         """
-        from math import prod
-
         name = self.model.anchor_field
         if name is None:
             return None
@@ -167,6 +124,4 @@ class PolicyCard:
     @property
     def action_size(self) -> int:
         """A, entries of one action."""
-        from math import prod
-
         return prod(self.action.shape)

@@ -1,69 +1,103 @@
-"""The diffusion policy: normaliser, denoiser, sampler and un-normaliser in one module, physical units outside.
+"""The diffusion policy: encoders, denoiser and sampler between the normalisers of `ChunkPolicy`.
 
-Shape suffixes: B batch, T observed steps, O observation, H horizon, A action.
+With `objective: flow` the same networks learn flow matching (Lipman et al. 2023) at the K times 1/K, 2/K .. 1; the
+network is told the number of the time, as it is told the noise level.
+
+Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K noise levels.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
-from policies.checkpoint import read_card, read_weights
-from policies.config import DiffusionPolicyConfig, MlpConfig, NetworkConfig, PolicyCard, TransformerConfig, UnetConfig
-from policies.generative import ddim_sample, ddim_steps
+from policies.chunk_policy import Batch, ChunkPolicy, Observed, repeatable_dropout
+from policies.config import Shapes
+from policies.flow import flow_example
+from policies.generative import Denoise, NoiseSchedule, cosine_schedule, ddim_sample, ddim_steps
+from policies.networks.config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
 from policies.networks.mlp import MlpDenoiser
+from policies.networks.observation import ObservationEncoder
 from policies.networks.transformer import TransformerDenoiser
 from policies.networks.unet import UnetDenoiser
-from policies.normalize import MinMaxNormalizer, StandardNormalizer
+from policies.policy_config import DiffusionPolicyConfig
 from robots.errors import HandoffError
-from robots.types import Policy
 
 
-class DiffusionPolicy(nn.Module):
-    """A chunk as a pure function of observation, noise and weights.
+class DiffusionPolicy(ChunkPolicy):
+    """Denoises a chunk from noise, given the observation; see `ChunkPolicy`."""
 
-    Args:
-        config: sizes and sampler.
-        observation_size: O.
-        action_size: A.
-        anchor: entry of the observation from which on the A entries stand that actions are relative to, or None.
-    """
+    alpha_K: Tensor
+    sigma_K: Tensor
 
-    def __init__(
-        self, config: DiffusionPolicyConfig, observation_size: int, action_size: int, anchor: int | None
-    ) -> None:
-        super().__init__()
+    def __init__(self, config: DiffusionPolicyConfig, shapes: Shapes) -> None:
+        super().__init__(config, shapes)
         self.config = config
-        self.anchor = anchor
-        self.observation_shape = (config.n_obs_steps, observation_size)
-        self.chunk_shape = (config.horizon, action_size)
-        self.normalize_observation = MinMaxNormalizer(observation_size)
-        self.normalize_action = StandardNormalizer(self.chunk_shape)
-        self.denoiser = new_denoiser(config.network, self.chunk_shape, self.observation_shape, config.train_timesteps)
-        self.steps = ddim_steps(config.train_timesteps, config.inference_steps)
+        self.encoder = ObservationEncoder(config, shapes)
+        condition = (config.n_obs_steps, shapes.observation + self.encoder.features)
+        self.denoiser = new_denoiser(config.network, self.chunk_shape, condition, config.train_timesteps)
+        schedule = cosine_schedule(config.train_timesteps)
+        self.register_buffer("alpha_K", schedule.alpha_K, persistent=False)
+        self.register_buffer("sigma_K", schedule.sigma_K, persistent=False)
+        self.set_sampler_steps(config.inference_steps)
 
-    def forward(self, observation_BTO: Tensor, noise_BHA: Tensor) -> Tensor:
-        """Actions (B, H, A) in physical units.
+    def set_sampler_steps(self, steps: int) -> None:
+        """Samples in `steps` steps from now on.
 
-        Args:
-            observation_BTO: physical units, newest step last.
-            noise_BHA: standard normal.
+        Raises:
+            HandoffError: they do not divide the schedule.
         """
-        chunk_BHA = self.normalize_action.inverse(self.sample(self.normalize_observation(observation_BTO), noise_BHA))
-        if self.anchor is None:
-            return chunk_BHA
-        return chunk_BHA + observation_BTO[:, -1:, self.anchor : self.anchor + self.chunk_shape[1]]
+        self.steps = ddim_steps(self.config.train_timesteps, steps)
 
-    def sample(self, observation_BTO: Tensor, noise_BHA: Tensor) -> Tensor:
+    @property
+    def sampler(self) -> str:
+        """See `ChunkPolicy.sampler`."""
+        if len(self.steps) == 1:
+            return "one-step"
+        return f"{'ddim' if self.config.objective == 'diffusion' else 'flow'}-{len(self.steps)}"
+
+    def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
+        denoise = self.denoise(self.encoder(observed))
+        if self.config.objective == "diffusion":
+            return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
+        sample_BHA, count = noise_BHA, len(self.steps)
+        for number in range(count):
+            level_B = torch.full((len(noise_BHA),), self._level(1.0 - number / count), device=noise_BHA.device)
+            sample_BHA = sample_BHA - denoise(sample_BHA, level_B) / count
+        return sample_BHA.clamp(-self.config.clip, self.config.clip)
 
-        def denoise(noisy_BHA: Tensor, timestep_B: Tensor) -> Tensor:
-            return self.denoiser(noisy_BHA, timestep_B, observation_BTO)
+    def denoise(self, condition_BTO: Tensor) -> Denoise:
+        """The network, given what the encoder made of an observation: (noisy (B, H, A), level (B,)) to velocity."""
 
-        return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
+        def denoise(noisy_BHA: Tensor, level_B: Tensor) -> Tensor:
+            return self.denoiser(noisy_BHA, level_B, condition_BTO)
+
+        return denoise
+
+    def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
+        """Mean squared error of the predicted velocity at levels drawn uniformly."""
+        clean_BHA, device = batch.chunk_BHA, batch.chunk_BHA.device
+        level_B = torch.from_numpy(draw.integers(0, self.config.train_timesteps, len(clean_BHA))).to(device)
+        noise_BHA = torch.from_numpy(draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)).to(device)
+        if self.config.objective == "diffusion":
+            schedule = NoiseSchedule(self.alpha_K, self.sigma_K)
+            noisy_BHA, velocity_BHA = schedule.diffuse(clean_BHA, noise_BHA, level_B)
+        else:
+            time_B = (level_B + 1.0) / self.config.train_timesteps
+            noisy_BHA, velocity_BHA = flow_example(clean_BHA, noise_BHA, time_B)
+        drops = self.training and isinstance(self.config.network, TransformerConfig)
+        with repeatable_dropout(draw, device) if drops else nullcontext():
+            condition_BTO = self.encoder(batch.observed, draw if self.training else None)
+            predicted_BHA = self.denoiser(noisy_BHA, level_B, condition_BTO)
+        return mse_loss(predicted_BHA.float(), velocity_BHA)
+
+    def _level(self, time: float) -> int:
+        return round(time * self.config.train_timesteps) - 1
 
 
 def new_denoiser(
@@ -80,6 +114,8 @@ def new_denoiser(
     Raises:
         HandoffError: the sizes do not fit together.
     """
+    if not observation[1]:
+        raise HandoffError("policy: it observes nothing. Name observation_fields, image_fields or point_fields.")
     match network:
         case MlpConfig():
             return MlpDenoiser(chunk, observation, timesteps, network.width, network.blocks, network.time_embedding)
@@ -87,50 +123,3 @@ def new_denoiser(
             return UnetDenoiser(chunk, observation, timesteps, network)
         case TransformerConfig():
             return TransformerDenoiser(chunk, observation, timesteps, network)
-
-
-def load_module(path: Path, steps: int | None = None, device: str = "cpu") -> tuple[DiffusionPolicy, PolicyCard]:
-    """The policy in the directory `path`, ready for inference, and its card.
-
-    Args:
-        path: what `pretrain` or `distil` wrote.
-        steps: denoising steps; None takes the policy's own.
-        device: of torch.
-
-    Raises:
-        HandoffError: no policy there, a damaged one, or steps that do not divide the schedule.
-    """
-    card = read_card(path)
-    module = DiffusionPolicy(card.model, card.observation_size, card.action_size, card.anchor)
-    try:
-        module.load_state_dict(read_weights(path))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise HandoffError(f"{path}: weights and config.json disagree: {reason}. Was one of them replaced?") from None
-    if steps is not None:
-        module.steps = ddim_steps(card.model.train_timesteps, steps)
-    return module.eval().requires_grad_(False).to(device), card
-
-
-def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> Policy:
-    """The policy in the directory `path` as a function of NumPy arrays; arguments and errors of `load_module`."""
-    module, _ = load_module(path, steps, device)
-
-    @torch.no_grad()
-    def policy(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        _check("observation", observation, module.observation_shape, len(noise))
-        _check("noise", noise, module.chunk_shape, len(observation))
-        inputs = (torch.from_numpy(np.ascontiguousarray(a, np.float32)).to(device) for a in (observation, noise))
-        return module(*inputs).cpu().numpy()
-
-    return policy
-
-
-def _check(name: str, array: np.ndarray, shape: tuple[int, int], rows: int) -> None:
-    if array.shape != (rows, *shape):
-        raise HandoffError(
-            f"policy: {name} has shape {array.shape}, expected ({rows}, {shape[0]}, {shape[1]}). "
-            "Does it belong to another task, or lack the batch dimension?"
-        )
-    if not np.isfinite(array).all():
-        raise HandoffError(f"policy: {name} holds a value that is not finite. Was a sensor lost?")

@@ -16,6 +16,7 @@ import numpy as np
 
 from policies.config import TrainingConfig
 from robots.config import config
+from robots.errors import HandoffError
 from robots.types import Progress
 
 
@@ -52,9 +53,10 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
     from policies.checkpoint import WEIGHTS, digest_file, save_policy
     from policies.curve import draw_curve
     from policies.demonstrations import read_demonstrations
-    from policies.denoising import normalized_windows
-    from policies.diffusion import load_module
-    from policies.same_noise import TABLE, make_targets, same_noise_loss, student_of
+    from policies.diffusion import DiffusionPolicy
+    from policies.imitation import normalized_windows
+    from policies.load import load_module
+    from policies.same_noise import TABLE, make_targets, same_noise_objective, student_of
     from policies.training import STATE, job_identity, resolve_device, resolve_precision, torch_threads, train
 
     training = config.training
@@ -62,14 +64,16 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
     precision = resolve_precision(training.precision, device)
     with torch_threads(training.threads):
         expert, card = load_module(teacher, device=device.type)
+        if not isinstance(expert, DiffusionPolicy) or expert.config.objective != "diffusion":
+            raise HandoffError(f"{teacher}: a one-step student needs a teacher that samples with DDIM.")
         data = read_demonstrations(demos, card.model)
-        windows = normalized_windows(data, expert, np.arange(len(data.ends_E)))
+        windows = normalized_windows(data, expert, card.model, np.arange(len(data.ends_E)))
         identity = job_identity(config, windows.digest() + digest_file(teacher / WEIGHTS), precision, device)
         targets = make_targets(config, expert, windows, precision, identity, out, progress)
         student = student_of(expert)
-        loss = same_noise_loss(student, windows, targets, training.batch_size, training.seed, precision)
-        trained = train(training, student.denoiser, loss, identity, out, progress)
-        student.denoiser.load_state_dict(trained.average)
+        objective = same_noise_objective(student, windows, targets, training.batch_size, training.seed, precision)
+        trained = train(training, student, objective, identity, out, progress)
+        student.load_state_dict(trained.average)
     save_policy(out, replace(card, model=student.config), student.state_dict())
     draw_curve(out, "one-step MSE")
     for state in (STATE, TABLE):

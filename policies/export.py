@@ -21,8 +21,8 @@ from robots.types import Progress
 if TYPE_CHECKING:
     import onnx
 
+    from policies.chunk_policy import ChunkPolicy
     from policies.config import PolicyCard
-    from policies.diffusion import DiffusionPolicy
 
 
 @config
@@ -68,10 +68,10 @@ def export(
     Raises:
         HandoffError: no policy, unusable demonstrations, or a full disk.
     """
-    from policies.diffusion import load_module
+    from policies.load import load_module
 
     module, card = load_module(policy)
-    contract = _contract(config, card, len(module.steps), policy_digest, demos_digest)
+    contract = _contract(config, card, module.sampler, policy_digest, demos_digest)
     model = to_onnx(module, config.opset)
     progress(1, 3, "graph")
     entry = model.metadata_props.add()
@@ -91,7 +91,7 @@ def export(
     }
 
 
-def to_onnx(module: DiffusionPolicy, opset: int) -> onnx.ModelProto:
+def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
     """The whole policy as one graph with inputs `observation`, `noise`, output `action` and a dynamic batch."""
     import logging
     import warnings
@@ -122,9 +122,7 @@ def to_onnx(module: DiffusionPolicy, opset: int) -> onnx.ModelProto:
     return program.model_proto
 
 
-def golden_examples(
-    config: ExportConfig, module: DiffusionPolicy, card: PolicyCard, demos: Path
-) -> dict[str, np.ndarray]:
+def golden_examples(config: ExportConfig, module: ChunkPolicy, card: PolicyCard, demos: Path) -> dict[str, np.ndarray]:
     """Recorded observations, noise and what torch answers to them."""
     import torch
 
@@ -143,7 +141,7 @@ def golden_examples(
     return {"observation": observation, "noise": noise, "action": action, "action_scale": scale}
 
 
-def _contract(config: ExportConfig, card: PolicyCard, steps: int, policy_digest: str, demos_digest: str) -> Contract:
+def _contract(config: ExportConfig, card: PolicyCard, sampler: str, policy_digest: str, demos_digest: str) -> Contract:
     return Contract(
         task=card.task,
         observation=card.observation,
@@ -153,7 +151,7 @@ def _contract(config: ExportConfig, card: PolicyCard, steps: int, policy_digest:
         horizon=card.model.horizon,
         n_action_steps=card.model.n_action_steps,
         action_interface=config.action_interface,
-        sampler="one-step" if steps == 1 else f"ddim-{steps}",
+        sampler=sampler,
         training_data=demos_digest,
         policy=policy_digest,
     )

@@ -10,7 +10,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from policies.config import DiffusionPolicyConfig, TrainingConfig
+from policies.config import TrainingConfig
+from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
 from robots.config import config
 from robots.types import Progress
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class PretrainConfig:
     """A diffusion policy from demonstrations."""
 
-    policy: DiffusionPolicyConfig = field(default_factory=DiffusionPolicyConfig)
+    policy: PolicyConfig = field(default_factory=DiffusionPolicyConfig)
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=20_000, learning_rate=1e-3))
     validation_fraction: float = 0.02
     """Share of the episodes that is held out to report a validation loss; 0 learns from all."""
@@ -50,7 +51,13 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     from policies.checkpoint import save_policy
     from policies.curve import draw_curve
     from policies.demonstrations import read_demonstrations
-    from policies.denoising import denoising_loss, held_out_episodes, new_policy, split_windows, validation_loss
+    from policies.imitation import (
+        held_out_episodes,
+        imitation_objective,
+        new_policy,
+        split_windows,
+        validation_loss,
+    )
     from policies.training import STATE, job_identity, resolve_device, resolve_precision, torch_threads, train
 
     training = config.training
@@ -60,24 +67,20 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         data = read_demonstrations(demos, config.policy)
         held_out = held_out_episodes(len(data.ends_E), config.validation_fraction, training.seed)
         module = new_policy(data, held_out, config.policy, training.seed).to(device)
-        windows = split_windows(data, held_out, module)
-        loss = denoising_loss(module, windows.learned, training.batch_size, training.seed, precision)
+        windows = split_windows(data, held_out, module, config.policy)
+        objective = imitation_objective(module, windows.learned, training.batch_size, training.seed, precision)
         identity = job_identity(config, windows.learned.digest(), precision, device)
 
         def keep(step: int, average: dict[str, Tensor]) -> None:
-            # The module itself goes on learning; only its normaliser is taken as it is.
-            weights = module.state_dict() | {f"denoiser.{name}": value for name, value in average.items()}
             folder = out / f"step-{step}"
             folder.mkdir(exist_ok=True)
-            save_policy(folder, data.card, weights)
+            save_policy(folder, data.card, average)
 
-        trained = train(
-            training, module.denoiser, loss, identity, out, progress, keep_every=config.keep_every, keep=keep
-        )
-        module.denoiser.load_state_dict(trained.average)
+        trained = train(training, module, objective, identity, out, progress, keep_every=config.keep_every, keep=keep)
+        module.load_state_dict(trained.average)
         held_out_loss = validation_loss(module, windows.held_out, training.seed) if len(held_out) else None
     save_policy(out, data.card, module.state_dict())
-    draw_curve(out, "velocity MSE")
+    draw_curve(out, "loss")
     (out / STATE).unlink()
     return {
         "steps": training.steps,

@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from policies.checkpoint import read_state, save_state
+from policies.chunk_policy import Observed
 from policies.diffusion import DiffusionPolicy
 from policies.distill import DistilConfig
 from policies.generative import ddim_steps
-from policies.training import Loss, autocast, rng
+from policies.training import Objective, autocast, rng
 from policies.windows import Windows, shuffled_batch
 from robots.types import Progress
 
@@ -41,9 +42,9 @@ class Targets(NamedTuple):
 def student_of(expert: DiffusionPolicy) -> DiffusionPolicy:
     """A trainable copy of the teacher that samples in one step; a regression, so without dropout."""
     sizes = replace(expert.config, inference_steps=1)
-    student = DiffusionPolicy(sizes, expert.observation_shape[1], expert.chunk_shape[1], expert.anchor)
+    student = DiffusionPolicy(sizes, expert.shapes)
     student.load_state_dict(expert.state_dict())
-    return student.eval().to(expert.normalize_action.centre.device)
+    return student.eval().to(expert.device)
 
 
 @torch.no_grad()
@@ -85,22 +86,25 @@ def make_targets(
     return Targets(noise_PHA.to(device), chunk_PHA.to(device), seconds)
 
 
-def same_noise_loss(
+def same_noise_objective(
     student: DiffusionPolicy, windows: Windows, targets: Targets, batch_size: int, seed: int, precision: str
-) -> Loss:
+) -> Objective[tuple[Observed, Tensor, Tensor]]:
     """Mean squared distance of the student's chunk, before clipping, from the teacher's, over each update's batch."""
     device = windows.chunk_NHA.device
     (step_,) = ddim_steps(student.config.train_timesteps, 1)
 
-    def loss(step: int) -> Tensor:
+    def batch(step: int) -> tuple[Observed, Tensor, Tensor]:
         pair_B = torch.from_numpy(shuffled_batch(batch_size, len(targets.chunk_PHA), step, seed)).to(device)
-        noise_BHA, timestep_B = targets.noise_PHA[pair_B], torch.full_like(pair_B, step_.timestep)
-        with autocast(precision, device):
-            velocity_BHA = student.denoiser(noise_BHA, timestep_B, windows.observations(pair_B % len(windows)))
-        chunk_BHA = step_.alpha * noise_BHA - step_.sigma * velocity_BHA.float()
-        return mse_loss(chunk_BHA, targets.chunk_PHA[pair_B])
+        return windows.observations(pair_B % len(windows)), targets.noise_PHA[pair_B], targets.chunk_PHA[pair_B]
 
-    return loss
+    def loss(batch: tuple[Observed, Tensor, Tensor], step: int) -> Tensor:
+        observed, noise_BHA, target_BHA = batch
+        level_B = torch.full((len(noise_BHA),), step_.timestep, device=device)
+        with autocast(precision, device):
+            velocity_BHA = student.denoise(student.encoder(observed))(noise_BHA, level_B)
+        return mse_loss(step_.alpha * noise_BHA - step_.sigma * velocity_BHA.float(), target_BHA)
+
+    return Objective(batch, loss)
 
 
 def _noise(config: DistilConfig, expert: DiffusionPolicy, number: int) -> Tensor:

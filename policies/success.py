@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from policies.success_classifier import SuccessClassifier
-    from policies.training import Loss
+    from policies.training import Objective
 
 
 @config
@@ -304,8 +304,8 @@ def fit_classifier(
         # Whatever threshold is wanted later, it is the same learning.
         job = TrainSuccessConfig(classifier=config.classifier, training=training)
         identity = job_identity(job, f"{steps.digest()} {digest_weights(classifier)}", precision, device)
-        loss = classification_loss(classifier.to(device), steps, config, precision)
-        trained = train(training, classifier.train(), loss, identity, out, progress)
+        objective = classification_loss(classifier.to(device), steps, config, precision)
+        trained = train(training, classifier.train(), objective, identity, out, progress)
         classifier.load_state_dict(trained.average)
     return classifier.eval()
 
@@ -328,7 +328,7 @@ def metrics(report: ThresholdReport) -> dict[str, float]:
 
 def classification_loss(
     classifier: SuccessClassifier, steps: LabelledSteps, config: TrainSuccessConfig, precision: str
-) -> Loss:
+) -> Objective[None]:
     """Binary cross-entropy of batches that are half successes, half failures, drawn by the number of the update.
 
     Raises:
@@ -337,7 +337,7 @@ def classification_loss(
     import torch
 
     from policies.success_classifier import seeded, shifted, to_tensors
-    from policies.training import autocast, rng
+    from policies.training import autocast, rng, without_data
 
     training = config.training
     kinds = [np.flatnonzero(steps.success), np.flatnonzero(~steps.success)]
@@ -361,7 +361,7 @@ def classification_loss(
             logit_B = classifier(to_tensors(batch, device))
         return torch.nn.functional.binary_cross_entropy_with_logits(logit_B.float(), target_B)
 
-    return loss
+    return without_data(loss)
 
 
 def _kind(steps: LabelledSteps) -> tuple[Any, ...]:

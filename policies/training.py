@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -27,8 +27,25 @@ from robots.types import Progress
 
 CURVE, STATE = "loss.jsonl", "training.pt"
 
-Loss = Callable[[int], Tensor]
-"""Number of the update to its scalar loss."""
+Rows = TypeVar("Rows")
+
+
+class Objective(NamedTuple, Generic[Rows]):
+    """What an update needs; both are functions of the weights and the number of the update alone."""
+
+    batch: Callable[[int], Rows]
+    """Number of the update to its data, on the device."""
+    loss: Callable[[Rows, int], Tensor]
+    """Data and number of the update to its scalar loss."""
+
+    def __call__(self, step: int) -> Tensor:
+        """The scalar loss of update number `step`."""
+        return self.loss(self.batch(step), step)
+
+
+def without_data(loss: Callable[[int], Tensor]) -> Objective[None]:
+    """The objective of a loss that knows its data already: number of the update to scalar loss."""
+    return Objective(lambda step: None, lambda rows, step: loss(step))
 
 
 class Trained(NamedTuple):
@@ -49,7 +66,7 @@ Keep = Callable[[int, dict[str, Tensor]], None]
 def train(
     config: TrainingConfig,
     model: nn.Module,
-    loss: Loss,
+    objective: Objective[Any],
     identity: str,
     out: Path,
     progress: Progress,
@@ -62,7 +79,7 @@ def train(
     Args:
         config: how.
         model: on its device; its trainable parameters are updated.
-        loss: of one update; looks at `model` as it then is.
+        objective: of one update; looks at `model` as it then is.
         identity: what makes this job the same as an interrupted one; a checkpoint of another job is ignored.
         out: directory of the checkpoint and the loss curve.
         progress: told every update.
@@ -75,7 +92,7 @@ def train(
     run = _Run(config, model, identity, out)
     run.resume()
     while run.step < config.steps:
-        run.update(loss)
+        run.update(objective)
         if keep is not None and keep_every and run.step % keep_every == 0:
             keep(run.step, run.average_state())
         progress(run.step, config.steps, f"loss {run.last_loss:.4f}" if run.curve else "")
@@ -173,11 +190,11 @@ class _Run:
     def last_loss(self) -> float:
         return self.curve[-1]["loss"]
 
-    def update(self, loss: Loss) -> None:
+    def update(self, objective: Objective[Any]) -> None:
         config, step = self.config, self.step
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config, step)
-        value = loss(step)
+        value = objective(step)
         self.optimizer.zero_grad(set_to_none=True)
         value.backward()
         self.optimizer.step()

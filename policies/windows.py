@@ -10,8 +10,8 @@ Shape suffixes: N windows, T observed steps, H horizon, O observation, A action,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,8 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from policies.chunk_policy import Batch, Observed
 from robots.errors import HandoffError
 
+_DIGESTED = 1000
+"""Pictures of a camera that enter the digest: all of them would take longer than many a training."""
 _ORDER = 1 << 62
 """Keeps the keys of the data order apart from those of the noise, which are numbered by step."""
 
@@ -30,6 +33,8 @@ class WindowIndex(NamedTuple):
 
     observation_NT: np.ndarray
     action_NH: np.ndarray
+    padded_NH: np.ndarray
+    """True for actions outside their episode, which repeat its first or last."""
     episode_N: np.ndarray
 
 
@@ -52,48 +57,86 @@ def window_index(ends: np.ndarray, n_obs_steps: int, horizon: int, n_action_step
     parts = []
     for episode, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
         firsts = np.arange(start - (n_obs_steps - 1), end - horizon + n_action_steps)
-        rows_NH = np.clip(firsts[:, None] + np.arange(horizon), start, end - 1)
-        parts.append((rows_NH, np.full(len(rows_NH), episode)))
-    if not sum(len(rows) for rows, _ in parts):
+        wanted_NH = firsts[:, None] + np.arange(horizon)
+        rows_NH = np.clip(wanted_NH, start, end - 1)
+        parts.append((rows_NH, rows_NH != wanted_NH, np.full(len(rows_NH), episode)))
+    if not sum(len(rows) for rows, _, _ in parts):
         raise HandoffError(f"windows: none in {len(ends)} episodes, all shorter than the horizon of {horizon} steps.")
-    rows_NH = np.concatenate([rows for rows, _ in parts])
-    return WindowIndex(rows_NH[:, :n_obs_steps], rows_NH, np.concatenate([episodes for _, episodes in parts]))
+    rows_NH, padded_NH, episode_N = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return WindowIndex(rows_NH[:, :n_obs_steps], rows_NH, padded_NH, episode_N)
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Recorded steps on the training device, with the rows that make up each window."""
+    """Recorded steps, normalised and on the training device, with the rows that make up each window."""
 
     observation_MO: Tensor
     observation_NT: Tensor
     chunk_NHA: Tensor
+    padded_NH: Tensor
+    """True for actions outside the window's episode."""
+    sensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """Per camera or point cloud (M, ...) as recorded, in main memory or memory-mapped."""
+    instruction_N: tuple[str, ...] = ()
+    """N sentences; empty where there are none."""
 
     def __len__(self) -> int:
         return len(self.chunk_NHA)
 
-    def batch(self, windows_B: Tensor) -> tuple[Tensor, Tensor]:
-        """The observations (B, T, O) and chunks (B, H, A) of the windows numbered `windows_B`."""
-        return self.observations(windows_B), self.chunk_NHA[windows_B]
+    def batch(self, windows_B: Tensor) -> Batch:
+        """The windows numbered `windows_B`, on the device of the recorded steps."""
+        return Batch(self.observations(windows_B), self.chunk_NHA[windows_B], self.padded_NH[windows_B])
+
+    def observations(self, windows_B: Tensor) -> Observed:
+        """What is seen in the windows numbered `windows_B`."""
+        rows_BT = self.observation_NT[windows_B]
+        device = self.chunk_NHA.device
+        sensors = {name: frames[rows_BT.to(frames.device)].to(device) for name, frames in self.sensors.items()}
+        chosen = windows_B.tolist() if self.instruction_N else []
+        instructions = tuple(self.instruction_N[window] for window in chosen)
+        return Observed(self.observation_MO[rows_BT], sensors, instructions)
 
     def digest(self) -> str:
-        """Digest (hex sha256) of the windows' numbers."""
+        """Digest (hex sha256) of the windows' numbers and words; of pictures a thousand, evenly spread."""
         digest = hashlib.sha256()
         for tensor in (self.observation_MO, self.observation_NT, self.chunk_NHA):
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        for name, frames in sorted(self.sensors.items()):
+            chosen = torch.linspace(0, len(frames) - 1, min(len(frames), _DIGESTED)).long()
+            digest.update(name.encode() + frames[chosen].contiguous().numpy().tobytes())
+        digest.update("\n".join(self.instruction_N).encode())
         return digest.hexdigest()
-
-    def observations(self, windows_B: Tensor) -> Tensor:
-        """(B, T, O)."""
-        return self.observation_MO[self.observation_NT[windows_B]]
 
 
 def select_windows(
-    index: WindowIndex, observation_MO: Tensor, chunk_NHA: Tensor, episodes: Sequence[int] | np.ndarray
+    index: WindowIndex,
+    observation_MO: Tensor,
+    chunk_NHA: Tensor,
+    episodes: Sequence[int] | np.ndarray,
+    sensors: Mapping[str, Tensor] | None = None,
+    instruction_E: tuple[str, ...] = (),
 ) -> Windows:
-    """The windows of `episodes`, on the device of the recorded steps."""
-    chosen_N = torch.from_numpy(np.isin(index.episode_N, episodes))
-    observation_NT = torch.from_numpy(index.observation_NT)[chosen_N].to(chunk_NHA.device)
-    return Windows(observation_MO, observation_NT, chunk_NHA[chosen_N.to(chunk_NHA.device)])
+    """The windows of `episodes`, on the device of the recorded steps.
+
+    Args:
+        index: of all windows.
+        observation_MO: normalised.
+        chunk_NHA: normalised, of all windows.
+        episodes: numbers of the chosen ones.
+        sensors: see `Windows`.
+        instruction_E: one sentence per episode, or none at all.
+    """
+    device = chunk_NHA.device
+    chosen = np.isin(index.episode_N, episodes)
+    chosen_N = torch.from_numpy(chosen)
+    return Windows(
+        observation_MO,
+        torch.from_numpy(index.observation_NT)[chosen_N].to(device),
+        chunk_NHA[chosen_N.to(device)],
+        torch.from_numpy(index.padded_NH)[chosen_N].to(device),
+        sensors or {},
+        tuple(instruction_E[episode] for episode in index.episode_N[chosen]) if instruction_E else (),
+    )
 
 
 def chunks(index: WindowIndex, observation_MO: np.ndarray, action_MA: np.ndarray, anchor: int | None) -> np.ndarray:

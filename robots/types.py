@@ -26,6 +26,17 @@ def no_progress(done: int, total: int, note: str = "") -> None:
     """A `Progress` that says nothing."""
 
 
+class PolicyInput(NamedTuple):
+    """What a policy is shown that sees more than one vector."""
+
+    vector: np.ndarray
+    """`(B, n_obs_steps, O)` in the contract's units, newest step last."""
+    sensors: Mapping[str, np.ndarray] = {}
+    """Per camera `(B, n_obs_steps, height, width, 3)` uint8, per point cloud `(B, n_obs_steps, points, entries)`."""
+    instructions: tuple[str, ...] = ()
+    """B sentences that say what to do; empty where the policy takes none."""
+
+
 class Policy(Protocol):
     """A chunk is a pure function of observation and noise (the weights are fixed inside)."""
 
@@ -39,6 +50,14 @@ class Policy(Protocol):
         Returns:
             `(B, horizon, A)` actions in the contract's units; entry `n_obs_steps - 1` belongs to the newest step.
         """
+        ...
+
+
+class SeeingPolicy(Protocol):
+    """A `Policy` that can be shown pictures, point clouds and sentences as well."""
+
+    def __call__(self, observation: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
+        """Predicts one chunk per row; see `Policy`."""
         ...
 
 

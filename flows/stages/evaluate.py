@@ -77,7 +77,7 @@ def load_agent(path: Path, steps: int | None, chunking: Chunking, sampling: Samp
     """The saved policy, on one thread of torch: two busy threads on two cores are slower than one."""
     import torch
 
-    from policies.diffusion import load_policy
+    from policies.load import load_policy
 
     torch.set_num_threads(1)
     policy = load_policy(path, steps)

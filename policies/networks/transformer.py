@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from policies.config import TransformerConfig
+from policies.networks.config import TransformerConfig
 from policies.networks.mlp import sinusoidal_embedding
 from robots.errors import HandoffError
 

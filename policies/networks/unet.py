@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, mish, pad
 
-from policies.config import UnetConfig
+from policies.networks.config import UnetConfig
 from policies.networks.mlp import sinusoidal_embedding
 from robots.errors import HandoffError
 

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from policies.training import Loss
+    from policies.chunk_policy import Batch
+    from policies.training import Objective
 
 OBSERVATION, ACTION, STEPS, HORIZON = 20, 2, 2, 16
 STATE_BATCH, IMAGE_BATCH, PIXELS, WARM_UP = 64, 8, 96, 2
@@ -71,14 +72,14 @@ def measure(pictures: bool, plain: bool, precision: str, updates: int) -> dict[s
     torch.set_num_threads(1)
     torch.manual_seed(0)
     resolved = resolve_precision(precision, torch.device("cpu"))
-    model, loss = (_image if pictures else _state)(plain, resolved)
+    model, objective = _policy(pictures, plain, resolved)
     config = TrainingConfig(steps=10**6, learning_rate=1e-4, log_every=10**6)
     cpu, wall = [], []
     with tempfile.TemporaryDirectory() as folder:
         run = _Run(config, model, "benchmark", Path(folder))
         for _ in range(WARM_UP + updates):
             began, clock = time.process_time(), time.perf_counter()
-            run.update(loss)
+            run.update(objective)
             cpu.append(time.process_time() - began)
             wall.append(time.perf_counter() - clock)
     prefix = ("image_" if pictures else "") + ("plain_" if plain else "")
@@ -91,61 +92,37 @@ def measure(pictures: bool, plain: bool, precision: str, updates: int) -> dict[s
     }
 
 
-def _state(plain: bool, precision: str) -> tuple[nn.Module, Loss]:
+def _policy(pictures: bool, plain: bool, precision: str) -> tuple[nn.Module, Objective[Batch]]:
     import torch
 
-    from policies.config import DiffusionPolicyConfig, UnetConfig
-    from policies.denoising import denoising_loss
+    from policies.config import Shapes
     from policies.diffusion import DiffusionPolicy
+    from policies.imitation import imitation_objective
+    from policies.networks.config import UnetConfig
+    from policies.policy_config import DiffusionPolicyConfig
     from policies.windows import Windows
 
-    sizes = DiffusionPolicyConfig(n_obs_steps=STEPS, horizon=HORIZON, network=UnetConfig(time_embedding=128))
-    module = DiffusionPolicy(sizes, OBSERVATION, ACTION, None)
+    sizes = DiffusionPolicyConfig(
+        image_fields=("image",) if pictures else (),
+        n_obs_steps=STEPS,
+        horizon=HORIZON,
+        network=UnetConfig(time_embedding=128),
+    )
+    count, size = (256, ACTION) if pictures else (1024, OBSERVATION)
+    picture = (PIXELS, PIXELS, 3)
+    shapes = Shapes.of_vector(size, ACTION, None)._replace(sensors={"image": picture} if pictures else {})
+    module = DiffusionPolicy(sizes, shapes)
     if plain:
         _make_plain(module)
-    count = 1024
+        module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     windows = Windows(
-        torch.rand(count, OBSERVATION),
+        torch.rand(count, size),
         torch.arange(count)[:, None].expand(count, STEPS),
         torch.randn(count, HORIZON, ACTION),
+        torch.zeros(count, HORIZON, dtype=torch.bool),
+        {"image": torch.randint(0, 256, (count, *picture), dtype=torch.uint8)} if pictures else {},
     )
-    return module.denoiser, denoising_loss(module, windows, STATE_BATCH, 0, precision)
-
-
-def _image(plain: bool, precision: str) -> tuple[nn.Module, Loss]:
-    import torch
-    from torch import Tensor, nn
-    from torch.nn.functional import mse_loss
-
-    from policies.config import UnetConfig
-    from policies.generative import cosine_schedule
-    from policies.networks.unet import UnetDenoiser
-    from policies.networks.vision import ImageEncoder, random_corners
-    from policies.training import autocast
-
-    encoder, levels, device = ImageEncoder(), 100, torch.device("cpu")
-    features = encoder.output.out_features + ACTION
-    denoiser = UnetDenoiser((HORIZON, ACTION), (STEPS, features), levels, UnetConfig(time_embedding=128))
-    model = nn.ModuleList([encoder, denoiser])
-    if plain:
-        _make_plain(model)
-        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    generator = torch.Generator().manual_seed(0)
-    shape = (IMAGE_BATCH, STEPS)
-    pictures = torch.randint(0, 256, (*shape, PIXELS, PIXELS, 3), generator=generator, dtype=torch.uint8)
-    agent, clean = torch.rand(*shape, ACTION), torch.randn(IMAGE_BATCH, HORIZON, ACTION)
-    schedule = cosine_schedule(levels)
-
-    def loss(step: int) -> Tensor:
-        corners = random_corners(shape, (PIXELS, PIXELS), encoder.crop, generator)
-        timestep = torch.randint(0, levels, (IMAGE_BATCH,), generator=generator)
-        noisy, velocity = schedule.diffuse(clean, torch.randn(clean.shape, generator=generator), timestep)
-        with autocast(precision, device):
-            observation = torch.cat([encoder(pictures, corners).float(), agent], dim=-1)
-            predicted = denoiser(noisy, timestep, observation)
-        return mse_loss(predicted.float(), velocity)
-
-    return model, loss
+    return module, imitation_objective(module, windows, IMAGE_BATCH if pictures else STATE_BATCH, 0, precision)
 
 
 def _make_plain(model: nn.Module) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from flows.compose import available, compose
 from flows.pipeline import PipelineConfig
-from policies.config import TransformerConfig, UnetConfig
+from policies.networks.config import TransformerConfig, UnetConfig
 from robots.errors import HandoffError
 
 

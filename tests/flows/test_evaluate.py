@@ -16,8 +16,10 @@ from flows.evaluate import Entrant, evaluate_until_decided, make_agent
 from flows.protocols import push_t_published
 from flows.stages.evaluate import checkpoint_agent
 from policies.checkpoint import save_policy
-from policies.config import DiffusionPolicyConfig, MlpConfig, PolicyCard
+from policies.config import PolicyCard
 from policies.diffusion import DiffusionPolicy
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.types import Step
@@ -63,7 +65,7 @@ def policies(tmp_path: Path) -> list[str]:
     folders = []
     for seed, step in enumerate((100, 200)):
         torch.manual_seed(seed)
-        module = DiffusionPolicy(sizes, card.observation_size, card.action_size, card.anchor)
+        module = DiffusionPolicy(sizes, card.shapes)
         folders.append(tmp_path / "training" / f"step-{step}")
         folders[-1].mkdir(parents=True)
         save_policy(folders[-1], card, module.state_dict())

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policies.config import DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.spec import FieldSpec

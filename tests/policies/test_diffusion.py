@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from policies.checkpoint import save_policy
-from policies.config import DiffusionPolicyConfig
-from policies.diffusion import DiffusionPolicy, load_module, load_policy
+from policies.chunk_policy import Observed
+from policies.config import Shapes
+from policies.diffusion import DiffusionPolicy
+from policies.load import load_module, load_policy
+from policies.policy_config import DiffusionPolicyConfig
 from robots.errors import HandoffError
 from tests.policies.conftest import TINY
 from tests.policies.test_checkpoint import CARD
@@ -18,7 +21,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained policy with weights large enough to matter, for actions -0.1 to 0.3 m away from the agent."""
     path = tmp_path_factory.mktemp("policy")
     torch.manual_seed(0)
-    module = DiffusionPolicy(TINY, observation_size=4, action_size=2, anchor=2)
+    module = DiffusionPolicy(TINY, Shapes.of_vector(4, 2, anchor=2))
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     module.normalize_action.fit(np.stack([np.full((4, 2), -0.1), np.full((4, 2), 0.3)]))
@@ -59,7 +62,7 @@ def test_actions_are_clipped_around_the_newest_position_of_the_agent(saved: Path
 def test_chunk_moves_along_with_the_agent_it_is_relative_to(saved: Path):
     module, _ = load_module(saved)
     observation, noise = (torch.from_numpy(part) for part in inputs(5))
-    chunk = module.normalize_action.inverse(module.sample(module.normalize_observation(observation), noise))
+    chunk = module.normalize_action.inverse(module.sample(Observed(module.normalize_observation(observation)), noise))
     assert torch.allclose(module(observation, noise), chunk + observation[:, -1:, 2:], atol=1e-7)
 
 
@@ -96,7 +99,7 @@ def test_a_missing_policy_is_named(tmp_path: Path):
 
 
 def test_weights_of_another_size_are_named(saved: Path, tmp_path: Path):
-    module = DiffusionPolicy(TINY, observation_size=5, action_size=2, anchor=2)
+    module = DiffusionPolicy(TINY, Shapes.of_vector(5, 2, anchor=2))
     save_policy(tmp_path, CARD, module.state_dict())
     with pytest.raises(HandoffError, match=r"weights and config\.json disagree"):
         load_policy(tmp_path)
@@ -105,7 +108,7 @@ def test_weights_of_another_size_are_named(saved: Path, tmp_path: Path):
 def test_the_default_policy_starts_from_the_weights_it_always_had():
     # Of the demo's network on push-T, taken before there were others: the same seed must go on giving the same demo.
     torch.manual_seed(0)
-    module = DiffusionPolicy(DiffusionPolicyConfig(), observation_size=20, action_size=2, anchor=18)
+    module = DiffusionPolicy(DiffusionPolicyConfig(), Shapes.of_vector(20, 2, anchor=18))
     digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         digest.update(name.encode() + value.numpy().tobytes())

@@ -8,11 +8,12 @@ import torch
 from policies.checkpoint import read_card, read_weights
 from policies.config import PolicyCard, TrainingConfig
 from policies.demonstrations import read_demonstrations
-from policies.denoising import normalized_windows
-from policies.diffusion import DiffusionPolicy, load_module, load_policy
+from policies.diffusion import DiffusionPolicy
 from policies.distill import DistilConfig, distil
+from policies.imitation import normalized_windows
+from policies.load import load_module, load_policy
 from policies.pretrain import PretrainConfig, pretrain
-from policies.same_noise import make_targets, same_noise_loss, student_of
+from policies.same_noise import make_targets, same_noise_objective, student_of
 from policies.windows import Windows
 from robots.errors import HandoffError
 from robots.types import no_progress
@@ -42,29 +43,36 @@ def student(teacher: Path, demos: Path, tmp_path_factory: pytest.TempPathFactory
     return out
 
 
+def load_teacher(path: Path, steps: int | None = None) -> tuple[DiffusionPolicy, PolicyCard]:
+    expert, card = load_module(path, steps)
+    assert isinstance(expert, DiffusionPolicy)
+    return expert, card
+
+
 def windows_of(demos: Path, card: PolicyCard, expert: DiffusionPolicy) -> Windows:
     data = read_demonstrations(demos, card.model)
-    return normalized_windows(data, expert, np.arange(len(data.ends_E)))
+    return normalized_windows(data, expert, card.model, np.arange(len(data.ends_E)))
 
 
 def test_a_target_is_what_the_teacher_answers_to_the_same_noise(teacher: Path, demos: Path, tmp_path: Path):
-    expert, card = load_module(teacher)
+    expert, card = load_teacher(teacher)
     windows = windows_of(demos, card, expert)
     targets = make_targets(CONFIG, expert, windows, "fp32", "job", tmp_path, no_progress)
     pair = len(windows) + 3
-    observation, _ = windows.batch(torch.tensor([3]))
-    answer = expert.sample(observation, targets.noise_PHA[pair : pair + 1])
+    answer = expert.sample(windows.observations(torch.tensor([3])), targets.noise_PHA[pair : pair + 1])
     assert torch.allclose(answer[0], targets.chunk_PHA[pair], atol=1e-5)
 
 
 def test_the_loss_is_zero_exactly_when_the_student_answers_as_the_teacher(teacher: Path, demos: Path, tmp_path: Path):
-    expert, card = load_module(teacher, steps=1)
+    expert, card = load_teacher(teacher, steps=1)
     windows = windows_of(demos, card, expert)
     own = make_targets(CONFIG, expert, windows, "fp32", "job", tmp_path, no_progress)
     within = own.chunk_PHA.abs().amax((1, 2)) < TINY.clip
     assert within.any()
-    loss = same_noise_loss(student_of(expert), windows, own, 320, 0, "fp32")
-    shifted = same_noise_loss(student_of(expert), windows, own._replace(chunk_PHA=own.chunk_PHA + 0.1), 320, 0, "fp32")
+    loss = same_noise_objective(student_of(expert), windows, own, 320, 0, "fp32")
+    shifted = same_noise_objective(
+        student_of(expert), windows, own._replace(chunk_PHA=own.chunk_PHA + 0.1), 320, 0, "fp32"
+    )
     assert loss(0).item() < 0.02
     assert shifted(0).item() > 0.5 * 0.1**2
 

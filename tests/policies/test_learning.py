@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from policies.config import DiffusionPolicyConfig, MlpConfig, TrainingConfig
+from policies.config import TrainingConfig
 from policies.demonstrations import read_demonstrations
-from policies.denoising import new_policy, split_windows
-from policies.diffusion import load_policy
+from policies.diffusion import DiffusionPolicy
 from policies.distill import DistilConfig, distil
+from policies.imitation import new_policy, split_windows
+from policies.load import load_policy
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
 from policies.pretrain import PretrainConfig, pretrain
-from policies.training import train
+from policies.training import train, without_data
 from policies.windows import shuffled_batch
 from robots.types import no_progress
 from tests.policies.conftest import write_demonstrations
@@ -74,18 +77,20 @@ def assert_keeps_both_ways(chunk: np.ndarray) -> None:
 def test_regression_without_noise_drives_into_the_obstacle(forks: Path, tmp_path: Path):
     data = read_demonstrations(forks, MODEL)
     module = new_policy(data, np.array([], int), MODEL, seed=0)
-    windows = split_windows(data, np.array([], int), module).learned
+    assert isinstance(module, DiffusionPolicy)
+    denoiser = module.denoiser
+    windows = split_windows(data, np.array([], int), module, MODEL).learned
 
     def predict(observation_BTO: Tensor) -> Tensor:
         rows = len(observation_BTO)
-        return module.denoiser(torch.zeros(rows, LENGTH, 2), torch.zeros(rows, dtype=torch.int64), observation_BTO)
+        return denoiser(torch.zeros(rows, LENGTH, 2), torch.zeros(rows, dtype=torch.int64), observation_BTO)
 
     def loss(step: int) -> Tensor:
-        observation_BTO, clean_BHA = windows.batch(torch.from_numpy(shuffled_batch(128, len(windows), step, 0)))
-        return mse_loss(predict(observation_BTO), clean_BHA)
+        batch = windows.batch(torch.from_numpy(shuffled_batch(128, len(windows), step, 0)))
+        return mse_loss(predict(batch.observed.vector_BTO), batch.chunk_BHA)
 
-    trained = train(TRAINING, module.denoiser, loss, "control", tmp_path, no_progress)
-    module.denoiser.load_state_dict(trained.average)
+    trained = train(TRAINING, module, without_data(loss), "control", tmp_path, no_progress)
+    module.load_state_dict(trained.average)
     observation = module.normalize_observation(torch.from_numpy(starts()[0]))
     with torch.no_grad():
         chunk = module.normalize_action.inverse(predict(observation)).numpy()

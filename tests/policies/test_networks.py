@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, conv_transpose1d, linear
 
-from policies.config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
+from policies.config import Shapes
 from policies.diffusion import DiffusionPolicy, new_denoiser
 from policies.export import to_onnx
+from policies.networks.config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
 from policies.networks.pointcloud import PointCloudEncoder
 from policies.networks.unet import Convolution, Doubling, product
 from policies.networks.vision import ImageEncoder, ResNet18, crop_images, expected_places, random_corners
@@ -82,7 +83,7 @@ def test_onnx_answers_as_torch(kind: str):
     # Tracing takes seconds per step of the sampler and per level; one and two of them have every kind of node.
     network = replace(SMALL[kind], widths=(8, 16)) if kind == "unet" else SMALL[kind]
     sizes = replace(TINY, network=network, inference_steps=1)
-    policy = DiffusionPolicy(sizes, observation_size=4, action_size=2, anchor=2)
+    policy = DiffusionPolicy(sizes, Shapes.of_vector(4, 2, anchor=2))
     policy.eval().requires_grad_(False)
     session = onnxruntime.InferenceSession(to_onnx(policy, 21).SerializeToString(), providers=["CPUExecutionProvider"])
     observation, noise = torch.randn(3, 2, 4), torch.randn(3, 4, 2)

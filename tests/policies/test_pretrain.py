@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from policies.checkpoint import read_card, read_weights
-from policies.config import NetworkConfig, TrainingConfig, TransformerConfig, UnetConfig
+from policies.config import TrainingConfig
 from policies.demonstrations import read_demonstrations
-from policies.diffusion import load_policy
+from policies.load import load_policy
+from policies.networks.config import NetworkConfig, TransformerConfig, UnetConfig
 from policies.pretrain import PretrainConfig, pretrain
 from robots.errors import HandoffError
 from robots.types import no_progress

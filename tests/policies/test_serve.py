@@ -342,11 +342,12 @@ def test_command_refuses_to_start_without_a_fit_token(tmp_path, monkeypatch, cap
 
 def test_saved_policy_is_served_as_it_computes_by_itself(tmp_path):
     from policies.checkpoint import PolicyCard, save_policy
-    from policies.diffusion import DiffusionPolicy, load_policy
+    from policies.diffusion import DiffusionPolicy
+    from policies.load import load_policy
 
     point = FieldSpec(shape=(2,), unit="m")
     card = PolicyCard(task="point", rate_hz=10.0, observation={"goal": point, "agent": point}, action=point, model=TINY)
-    save_policy(tmp_path, card, DiffusionPolicy(TINY, 4, 2, card.anchor).state_dict())
+    save_policy(tmp_path, card, DiffusionPolicy(TINY, card.shapes).state_dict())
     policy, told = open_policy(tmp_path)
     observation = {name: np.array([[0.1, 0.2], [0.2, 0.3]], np.float32) for name in ("goal", "agent")}
     noise = chunk_noise(5, 0, 4, 2)

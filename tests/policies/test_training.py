@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.config import TrainingConfig
-from policies.training import ema_decay, learning_rate, resolve_device, resolve_precision, rng, train
+from policies.training import ema_decay, learning_rate, resolve_device, resolve_precision, rng, train, without_data
 from robots.errors import HandoffError
 from robots.types import no_progress
 
@@ -44,7 +44,7 @@ def walk(model: Scalar, path: list[float]):
 
 def test_the_average_of_the_weights_follows_the_formula(tmp_path: Path):
     model, path = Scalar(), []
-    trained = train(CONFIG, model, walk(model, path), "job", tmp_path, no_progress)
+    trained = train(CONFIG, model, without_data(walk(model, path)), "job", tmp_path, no_progress)
     path.append(float(model.weight.detach()))
     average = 0.0
     for step, weight in enumerate(path[1:]):
@@ -61,7 +61,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_updates(tmp_path: Path):
         return model.weight.sum() * (float("nan") if step == 33 else 1.0)
 
     with pytest.raises(HandoffError, match="loss is nan in the 10 updates before 40"):
-        train(CONFIG, model, loss, "job", tmp_path, no_progress)
+        train(CONFIG, model, without_data(loss), "job", tmp_path, no_progress)
 
 
 def test_weights_spoilt_by_such_a_loss_are_not_saved(tmp_path: Path):
@@ -71,7 +71,7 @@ def test_weights_spoilt_by_such_a_loss_are_not_saved(tmp_path: Path):
         return model.weight.sum() * (float("nan") if step == 33 else 1.0)
 
     with pytest.raises(HandoffError):
-        train(CONFIG, model, loss, "job", tmp_path, no_progress)
+        train(CONFIG, model, without_data(loss), "job", tmp_path, no_progress)
     saved = torch.load(tmp_path / "training.pt", weights_only=True)
     assert saved["step"] == 30
     assert torch.isfinite(saved["parameters"][0]).all()
@@ -79,15 +79,15 @@ def test_weights_spoilt_by_such_a_loss_are_not_saved(tmp_path: Path):
 
 def test_a_checkpoint_of_another_job_is_not_gone_on_with(tmp_path: Path):
     model, path = Scalar(), []
-    train(replace(CONFIG, steps=20), model, walk(model, path), "one job", tmp_path, no_progress)
-    train(replace(CONFIG, steps=20), model, walk(model, path), "another job", tmp_path, no_progress)
+    train(replace(CONFIG, steps=20), model, without_data(walk(model, path)), "one job", tmp_path, no_progress)
+    train(replace(CONFIG, steps=20), model, without_data(walk(model, path)), "another job", tmp_path, no_progress)
     assert len(path) == 40
 
 
 def test_a_finished_training_is_not_repeated(tmp_path: Path):
     model, path = Scalar(), []
     for _ in range(2):
-        train(replace(CONFIG, steps=20), model, walk(model, path), "job", tmp_path, no_progress)
+        train(replace(CONFIG, steps=20), model, without_data(walk(model, path)), "job", tmp_path, no_progress)
     assert len(path) == 20
 
 

@@ -43,10 +43,11 @@ def test_a_batch_holds_the_rows_of_its_windows():
     steps = np.arange(8.0)[:, None]
     chunk = torch.from_numpy(chunks(index, steps, 10 * steps, anchor=None))
     windows = select_windows(index, torch.from_numpy(steps), chunk, episodes=[1])
-    observation, action = windows.batch(torch.tensor([1]))
+    batch = windows.batch(torch.tensor([1]))
     assert len(windows) == 2
-    assert observation.tolist() == [[[5.0], [6.0]]]
-    assert action.tolist() == [[[50.0], [60.0], [70.0], [70.0]]]
+    assert batch.observed.vector_BTO.tolist() == [[[5.0], [6.0]]]
+    assert batch.chunk_BHA.tolist() == [[[50.0], [60.0], [70.0], [70.0]]]
+    assert batch.padded_BH.tolist() == [[False, False, False, True]]
 
 
 def test_anchored_actions_are_relative_to_the_newest_observation_of_their_window():

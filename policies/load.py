@@ -1,0 +1,88 @@
+"""Saved policies, whatever their family: untrained modules, trained ones, and functions of NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from policies.checkpoint import read_card, read_weights
+from policies.chunk_policy import ChunkPolicy
+from policies.config import PolicyCard, Shapes
+from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
+from robots.errors import HandoffError
+from robots.types import PolicyInput, SeeingPolicy
+
+
+def new_module(config: PolicyConfig, shapes: Shapes) -> ChunkPolicy:
+    """An untrained policy on the CPU; its weights come from torch's random state.
+
+    Raises:
+        HandoffError: sizes that do not fit together.
+    """
+    match config:
+        case DiffusionPolicyConfig():
+            from policies.diffusion import DiffusionPolicy
+
+            return DiffusionPolicy(config, shapes)
+        case _:
+            raise HandoffError(f"policy: the family '{config.kind}' cannot be built.")
+
+
+def load_module(path: Path, steps: int | None = None, device: str = "cpu") -> tuple[ChunkPolicy, PolicyCard]:
+    """The policy in the directory `path`, ready for inference, and its card.
+
+    Args:
+        path: what `pretrain` or `distil` wrote.
+        steps: sampler steps; None takes the policy's own.
+        device: of torch.
+
+    Raises:
+        HandoffError: no policy there, a damaged one, or steps that its sampler cannot take.
+    """
+    card = read_card(path)
+    module = new_module(card.model, card.shapes)
+    try:
+        module.load_state_dict(read_weights(path))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise HandoffError(f"{path}: weights and config.json disagree: {reason}. Was one of them replaced?") from None
+    if steps is not None:
+        module.set_sampler_steps(steps)
+    return module.eval().requires_grad_(False).to(device), card
+
+
+def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> SeeingPolicy:
+    """The policy in the directory `path` as a function of NumPy arrays; arguments and errors of `load_module`."""
+    module, card = load_module(path, steps, device)
+
+    @torch.no_grad()
+    def policy(observation: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
+        seen = observation if isinstance(observation, PolicyInput) else PolicyInput(observation)
+        _check("observation", seen.vector, (len(noise), *module.observation_shape))
+        _check("noise", noise, (len(seen.vector), *module.chunk_shape))
+        _check_sensors(seen.sensors, card, len(noise))
+        vector, draws = (torch.from_numpy(np.ascontiguousarray(a, np.float32)) for a in (seen.vector, noise))
+        sensors = {name: torch.from_numpy(array).to(device) for name, array in seen.sensors.items()}
+        return module(vector.to(device), draws.to(device), sensors, seen.instructions).cpu().numpy()
+
+    return policy
+
+
+def _check_sensors(sensors: Mapping[str, np.ndarray], card: PolicyCard, rows: int) -> None:
+    if sensors.keys() != card.sensors.keys():
+        raise HandoffError(f"policy: sensors are {sorted(sensors)}, expected {sorted(card.sensors)}. Another task?")
+    for name, spec in card.sensors.items():
+        _check(name, sensors[name], (rows, card.model.n_obs_steps, *spec.shape))
+
+
+def _check(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise HandoffError(
+            f"policy: {name} has shape {array.shape}, expected {shape}. "
+            "Does it belong to another task, or lack the batch dimension?"
+        )
+    if not np.isfinite(array).all():
+        raise HandoffError(f"policy: {name} holds a value that is not finite. Was a sensor lost?")
