@@ -9,14 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 from flows.pipeline import PipelineConfig
 from policies.networks.config import MlpConfig, TransformerConfig, UnetConfig
+from policies.policy_config import (
+    ActConfig,
+    BackboneConfig,
+    BehaviourCloningConfig,
+    BesoConfig,
+    DiffusionPolicyConfig,
+    TokenVlaConfig,
+    VlaConfig,
+)
 from robots.config import to_plain, validate
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
     from hydra.core.config_store import ConfigStore
 
+_FAMILY = "pretrain.policy"
+"""Where the policy family stands in the whole configuration."""
 _NETWORK = "pretrain.policy.network"
-"""Where the sizes of the denoiser stand in the whole configuration."""
+"""Where the sizes of its denoiser stand, if it has one."""
+MISSING = "???"
+"""What has no default and must be given, in Hydra's words."""
 
 
 def compose(name: str, overrides: Sequence[str] = ()) -> PipelineConfig:
@@ -49,9 +62,15 @@ def compose(name: str, overrides: Sequence[str] = ()) -> PipelineConfig:
     try:
         with initialize_config_module("configs", version_base="1.3"):
             composed = hydra_compose(name, overrides=list(overrides))
+        missing = sorted(OmegaConf.missing_keys(composed))
         values = OmegaConf.to_container(composed, resolve=True)
     except (ConfigCompositionException, OverrideParseException, OmegaConfBaseException) as error:
-        raise HandoffError(f"configs/{name}.yaml with {list(overrides)}: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        if reason.startswith("Could not override"):
+            reason += " Does the key belong to another policy family or network?"
+        raise HandoffError(f"configs/{name}.yaml with {list(overrides)}: {reason}") from None
+    if missing:
+        raise HandoffError(f"configs/{name}.yaml with {list(overrides)}: {', '.join(missing)} must be given.")
     assert isinstance(values, dict)
     return validate(PipelineConfig, {str(key): value for key, value in values.items()})
 
@@ -64,13 +83,31 @@ def available() -> list[str]:
 
 
 def _store(store: ConfigStore, defaults: Mapping[str, Any]) -> None:
-    """Hands Hydra the defaults, with the networks as a group: another `kind` must replace the keys of the first."""
-    pretrain = dict(defaults["pretrain"])
-    pretrain["policy"] = {key: value for key, value in pretrain["policy"].items() if key != "network"}
-    chosen = {f"network@{_NETWORK}": defaults["pretrain"]["policy"]["network"]["kind"]}
+    """Hands Hydra the defaults, with families and networks as groups: another `kind` must replace the first's keys."""
+    pretrain = {key: value for key, value in defaults["pretrain"].items() if key != "policy"}
+    chosen = {f"family@{_FAMILY}": defaults["pretrain"]["policy"]["kind"]}
     store.store(name="defaults", node={"defaults": [chosen, "_self_"], **defaults, "pretrain": pretrain})
+    for family in _families():
+        own = {key: value for key, value in family.items() if key != "network"}
+        networks = [{"/network@network": family["network"]["kind"]}] if "network" in family else []
+        store.store(group="family", name=family["kind"], node={"defaults": [*networks, "_self_"], **own})
     for network in _networks():
         store.store(group="network", name=network["kind"], node=network)
+
+
+def _families() -> list[dict[str, Any]]:
+    backbone = BackboneConfig(folder=MISSING)
+    return [
+        to_plain(family)
+        for family in (
+            DiffusionPolicyConfig(),
+            BesoConfig(),
+            ActConfig(),
+            BehaviourCloningConfig(),
+            VlaConfig(backbone=backbone),
+            TokenVlaConfig(backbone=backbone),
+        )
+    ]
 
 
 def _networks() -> list[dict[str, Any]]:
@@ -81,8 +118,10 @@ def _check_override(override: str, defaults: Mapping[str, Any]) -> None:
     key, equals, _ = override.partition("=")
     if not equals:
         raise HandoffError(f"override '{override}' has no '='. Write key=value, e.g. pretrain.steps=2000.")
-    sizes = [f"{_NETWORK}.{size}" for network in _networks() for size in network]
-    keys = [*_dotted(defaults), *sizes, "policy", f"network@{_NETWORK}"]
+    families = [f"{_FAMILY}.{size}" for family in _families() for size in _dotted(family)]
+    networks = [f"{_NETWORK}.{size}" for network in _networks() for size in network]
+    groups = ["policy", f"family@{_FAMILY}", f"network@{_NETWORK}"]
+    keys = list(dict.fromkeys([*_dotted(defaults), *families, *networks, *groups]))
     if key.lstrip("+~") not in keys:
         raise HandoffError(f"configuration: unknown key '{key}'{_suggest(key, keys)}.")
 

@@ -5,6 +5,9 @@ ingest ─> pretrain ─┬─> distil ─┬─> export ───────�
                     ├─> export_teacher ──────────────┘
                     ├─> evaluate_teacher   (ten denoising steps)
                     └─> evaluate_control   (the undistilled teacher in one step)
+
+The student, and with it the way to the arm, there is for diffusion policies that see numbers alone: the controller on
+the robot's computer shows a policy no pictures. All other policies are pretrained and evaluated (`evaluate_teacher`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from flows.stages.deploy import DeployConfig
 from flows.stages.evaluate import EvaluatePolicyConfig
 from policies.distill import DistilConfig
 from policies.export import ExportConfig
+from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
 from policies.pretrain import PretrainConfig
 from real.gate import GateConfig
 from robots.config import config
@@ -44,13 +48,30 @@ class PipelineConfig:
     deploy: DeployConfig = field(default_factory=DeployConfig)
 
 
+def reaches_arm(model: PolicyConfig) -> bool:
+    """Whether the pipeline distils, exports and deploys such a policy."""
+    return isinstance(model, DiffusionPolicyConfig) and not model.image_fields and not model.point_fields
+
+
 def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
     """The pipeline's stages in an order in which they can run; `fetch` allows downloading the demonstrations."""
     from flows.stages.ingest import demonstrations
+    from flows.stages.pretrain import outside
 
     source = demonstrations(config.ingest, fetch=fetch)
     demos = Stage("ingest", "episodes", "flows.stages.ingest", config.ingest, external={"source": source.digest})
-    teacher = Stage("pretrain", "policy", "flows.stages.pretrain", config.pretrain, {"demos": demos})
+    teacher = Stage(
+        "pretrain",
+        "policy",
+        "flows.stages.pretrain",
+        config.pretrain,
+        {"demos": demos},
+        external=outside(config.pretrain),
+    )
+    if not reaches_arm(config.pretrain.policy):
+        settings = EvaluatePolicyConfig(protocol=config.protocol, evaluate=config.evaluate)
+        evaluated = Stage("evaluate_teacher", "evaluation", "flows.stages.evaluate", settings, {"policy": teacher})
+        return [demos, teacher, evaluated]
     student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})
 
     def evaluate(name: str, policy: Stage, steps: int | None) -> Stage:

@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.stages.evaluate import sampler_steps
+from policies.policy_config import DiffusionPolicyConfig, PolicyConfig, VlaConfig
 from robots.actions import PD_TARGET
 from robots.contract import Contract
 from robots.errors import HandoffError
-from robots.types import Policy
+from robots.types import Policy, SeeingPolicy
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -39,7 +41,7 @@ def serve_command(options: Namespace) -> None:
     serve(policy, contract, config, token, ready)
 
 
-def open_policy(path: Path, action_interface: str | None = None) -> tuple[Policy, Contract]:
+def open_policy(path: Path, action_interface: str | None = None) -> tuple[Policy | SeeingPolicy, Contract]:
     """The policy at `path`, with its contract.
 
     Args:
@@ -58,23 +60,27 @@ def open_policy(path: Path, action_interface: str | None = None) -> tuple[Policy
     if not path.is_dir():
         raise HandoffError(f"serve: {path} is neither an .onnx file nor a directory. Is the path right?")
     from policies.checkpoint import WEIGHTS, digest_file, read_card
+    from policies.export import contract_of
     from policies.load import load_policy
 
     card, policy = read_card(path), load_policy(path)
-    contract = Contract(
-        task=card.task,
-        observation=card.observation,
-        action=card.action,
-        rate_hz=card.rate_hz,
-        n_obs_steps=card.model.n_obs_steps,
-        horizon=card.model.horizon,
-        n_action_steps=card.model.n_action_steps,
-        action_interface=action_interface or PD_TARGET,
-        sampler=f"ddim-{card.model.inference_steps}",
-        training_data="",
-        policy=digest_file(path / WEIGHTS),
-    )
-    return policy, contract
+    digest = digest_file(path / WEIGHTS)
+    interface = action_interface or PD_TARGET
+    return policy, contract_of(card, interface, sampler_name(card.model), policy=digest, training_data="")
+
+
+def sampler_name(model: PolicyConfig) -> str:
+    """Name of a policy's sampler and its steps, such as `ddim-10`; `one-step` without steps."""
+    steps = sampler_steps(model)
+    if steps is None or steps == 1:
+        return "one-step"
+    match model:
+        case DiffusionPolicyConfig(objective="diffusion"):
+            return f"ddim-{steps}"
+        case DiffusionPolicyConfig() | VlaConfig():
+            return f"flow-{steps}"
+        case _:
+            return f"{model.kind}-{steps}"
 
 
 def _say(text: str) -> None:

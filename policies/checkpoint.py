@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,24 @@ from robots.errors import HandoffError
 CARD, WEIGHTS = "config.json", "policy.safetensors"
 
 
-def save_policy(path: Path, card: PolicyCard, weights: dict[str, Tensor]) -> None:
-    """Writes the policy into the directory `path`; the card, which makes it one, last."""
+def save_policy(
+    path: Path, card: PolicyCard, weights: dict[str, Tensor], files: Mapping[str, bytes] | None = None
+) -> None:
+    """Writes the policy into the directory `path`; the card, which makes it one, last.
+
+    Args:
+        path: exists.
+        card: what the policy says of itself.
+        weights: a state dictionary.
+        files: the module's `extra_files`.
+    """
     from safetensors.torch import save
 
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.items()}
     with explain_write_errors(path, "the policy was not saved"):
+        for name, data in (files or {}).items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / name, data)
         write_atomically(path / WEIGHTS, save(tensors))
         write_atomically(path / CARD, json.dumps(to_plain(card), indent=2).encode())
 

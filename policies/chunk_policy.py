@@ -28,6 +28,8 @@ class Observed(NamedTuple):
     """Per camera (B, T, height, width, 3) uint8 RGB, per point cloud (B, T, points, entries) [m]; as recorded."""
     instructions: tuple[str, ...] = ()
     """B sentences; empty where there are none."""
+    goal_BO: Tensor | None = None
+    """Observation vector of the state to be reached, where the policy is told one apart from its observation."""
 
 
 class Batch(NamedTuple):
@@ -74,6 +76,7 @@ class ChunkPolicy(nn.Module, ABC):
         noise_BHA: Tensor,
         sensors: Mapping[str, Tensor] | None = None,
         instructions: tuple[str, ...] = (),
+        goal_BO: Tensor | None = None,
     ) -> Tensor:
         """Actions (B, H, A) in physical units.
 
@@ -82,8 +85,10 @@ class ChunkPolicy(nn.Module, ABC):
             noise_BHA: standard normal.
             sensors: see `Observed`.
             instructions: see `Observed`.
+            goal_BO: physical units; see `Observed`.
         """
-        observed = Observed(self.normalize_observation(observation_BTO), sensors or {}, instructions)
+        goal = None if goal_BO is None else self.normalize_observation(goal_BO)
+        observed = Observed(self.normalize_observation(observation_BTO), sensors or {}, instructions, goal)
         chunk_BHA = self.normalize_action.inverse(self.sample(observed, noise_BHA))
         if self.anchor is None:
             return chunk_BHA
@@ -101,6 +106,10 @@ class ChunkPolicy(nn.Module, ABC):
             batch: normalised, on the policy's device.
             draw: all chance of the update comes from here, so that it can be repeated.
         """
+
+    def extra_files(self) -> dict[str, bytes]:
+        """Files that a saved policy needs beside its weights, by their path in its folder."""
+        return {}
 
     def set_sampler_steps(self, steps: int) -> None:
         """Samples in `steps` steps from now on.

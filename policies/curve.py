@@ -15,7 +15,9 @@ def draw_curve(out: Path, label: str) -> None:
     entries = [json.loads(line) for line in (out / CURVE).read_text().splitlines()]
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot([entry["step"] for entry in entries], [entry["loss"] for entry in entries], linewidth=1)
-    axes.set(yscale="log", xlabel="update", ylabel=label)
+    losses = [entry["loss"] for entry in entries]
+    axes.plot([entry["step"] for entry in entries], losses, linewidth=1)
+    # A likelihood's loss may be negative.
+    axes.set(yscale="log" if min(losses) > 0 else "linear", xlabel="update", ylabel=label)
     axes.grid(which="both", alpha=0.3)
     figure.savefig(out / "loss.png", dpi=120)

@@ -56,9 +56,11 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
     from policies.diffusion import DiffusionPolicy
     from policies.imitation import normalized_windows
     from policies.load import load_module
+    from policies.processes import check_single_process
     from policies.same_noise import TABLE, make_targets, same_noise_objective, student_of
     from policies.training import STATE, job_identity, resolve_device, resolve_precision, torch_threads, train
 
+    check_single_process("distillation")
     training = config.training
     device = resolve_device(training.device)
     precision = resolve_precision(training.precision, device)

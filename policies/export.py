@@ -1,7 +1,7 @@
 """Stage `export`: a policy to one ONNX file that carries its contract, and recorded examples of its answers.
 
 The graph holds normaliser, unrolled sampler and un-normaliser, so a robot process needs nothing else: physical
-observation and standard normal noise in, physical actions out.
+observation, pictures as the camera gives them and standard normal noise in, physical actions out.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from policies.policy_config import BesoConfig, PolicyConfig, TokenVlaConfig, VlaConfig
 from robots.actions import PD_TARGET
 from robots.config import config
 from robots.contract import CONTRACT_KEY, Contract
 from robots.durable import explain_write_errors, write_atomically
+from robots.errors import HandoffError
 from robots.types import Progress
 
 if TYPE_CHECKING:
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
 
     from policies.chunk_policy import ChunkPolicy
     from policies.config import PolicyCard
+
+
+INPUTS = ("observation", "noise")
+"""Of every graph; one per camera and point cloud follows, under its field's name."""
+SENSORS = "sensors/"
+"""Before the names of cameras and point clouds in `golden.npz`."""
+_SEEN_ROWS = 32
+"""Golden examples with pictures that torch answers at a time; all of them would take gigabytes."""
 
 
 @config
@@ -51,7 +61,8 @@ def export(
     """Writes `policy.onnx` and `golden.npz` to `out`.
 
     `golden.npz` holds `observation` (N, T, O), `noise` and `action` (N, H, A), float32 and in physical units where
-    they have any, as torch computes them in float32, and `action_scale` (H, A), physical units per normalised unit.
+    they have any, as torch computes them in float32, and `action_scale` (H, A), physical units per normalised unit;
+    per camera and point cloud `sensors/<field>` (N, T, ...) as recorded.
 
     Args:
         config: how.
@@ -66,12 +77,15 @@ def export(
         Metrics: bytes, nodes, opset, sampler and golden.
 
     Raises:
-        HandoffError: no policy, unusable demonstrations, or a full disk.
+        HandoffError: no policy, one that cannot be exported, unusable demonstrations, or a full disk.
     """
     from policies.load import load_module
 
     module, card = load_module(policy)
-    contract = _contract(config, card, module.sampler, policy_digest, demos_digest)
+    check_exportable(card.model)
+    contract = contract_of(
+        card, config.action_interface, module.sampler, policy=policy_digest, training_data=demos_digest
+    )
     model = to_onnx(module, config.opset)
     progress(1, 3, "graph")
     entry = model.metadata_props.add()
@@ -91,15 +105,49 @@ def export(
     }
 
 
+def check_exportable(model: PolicyConfig) -> None:
+    """Checks that all that a policy is shown has a place among the inputs of the graph.
+
+    Raises:
+        HandoffError: it reads language, or is told its goal apart from the observation.
+    """
+    match model:
+        case VlaConfig() | TokenVlaConfig():
+            reason = "reads language, which a graph of arrays cannot"
+        case BesoConfig(goal="future"):
+            reason = "is told its goal apart from the observation, for which the graph has no input"
+        case _:
+            return
+    raise HandoffError(f"export: the family '{model.kind}' {reason}. Run it from its directory instead.")
+
+
 def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
-    """The whole policy as one graph with inputs `observation`, `noise`, output `action` and a dynamic batch."""
+    """The whole policy as one graph with output `action` and a dynamic batch.
+
+    Inputs are `observation` (batch, T, O), `noise` (batch, H, A) and per camera and point cloud its field's name:
+    (batch, T, height, width, 3) uint8 or (batch, T, points, entries) float32.
+
+    Raises:
+        HandoffError: a camera or point cloud is called like another tensor of the graph.
+    """
     import logging
     import warnings
 
     import torch
 
     batch = torch.export.Dim("batch", min=1)
+    seen = module.shapes.sensors
+    if seen.keys() & {*INPUTS, "action"}:
+        raise HandoffError(f"export: sensors {sorted(seen)} must not be called like {[*INPUTS, 'action']}.")
+    steps = module.observation_shape[0]
+    shown: dict[str, Any] = {}
     example = tuple(torch.zeros(2, *shape) for shape in (module.observation_shape, module.chunk_shape))
+    dynamic: dict[str, Any] = {"observation_BTO": {0: batch}, "noise_BHA": {0: batch}}
+    if seen:
+        # A picture is told from a cloud by its axes.
+        kinds = {name: torch.uint8 if len(shape) == 3 else torch.float32 for name, shape in seen.items()}
+        shown["sensors"] = {name: torch.zeros(2, steps, *shape, dtype=kinds[name]) for name, shape in seen.items()}
+        dynamic["sensors"] = {name: {0: batch} for name in seen}
     exporter = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = exporter.level
     exporter.setLevel(logging.ERROR)  # it warns that torchvision, which Handoff does without, is absent
@@ -109,10 +157,11 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
             program = torch.onnx.export(
                 module,
                 example,
+                kwargs=shown,
                 dynamo=True,
-                input_names=["observation", "noise"],
+                input_names=[*INPUTS, *seen],
                 output_names=["action"],
-                dynamic_shapes={"observation_BTO": {0: batch}, "noise_BHA": {0: batch}},
+                dynamic_shapes=dynamic,
                 opset_version=opset,
                 verbose=False,
             )
@@ -135,13 +184,34 @@ def golden_examples(config: ExportConfig, module: ChunkPolicy, card: PolicyCard,
     chosen = np.unique(np.linspace(0, len(index.observation_NT) - 1, config.golden).astype(np.int64))
     observation = data.observation_MO[index.observation_NT[chosen]]
     noise = rng(config.seed, 0).standard_normal((len(chosen), *module.chunk_shape), dtype=np.float32)
+    steps_NT = torch.from_numpy(index.observation_NT[chosen])
+    sensors = {name: frames.steps(steps_NT).numpy() for name, frames in data.sensors.items()}
+    rows = _SEEN_ROWS if sensors else len(chosen)
+    actions = []
     with torch.no_grad():
-        action = module(torch.from_numpy(observation), torch.from_numpy(noise)).numpy()
-    scale = module.normalize_action.scale.numpy()
-    return {"observation": observation, "noise": noise, "action": action, "action_scale": scale}
+        for first in range(0, len(chosen), rows):
+            part = slice(first, first + rows)
+            shown = {name: torch.from_numpy(frames[part]) for name, frames in sensors.items()}
+            actions.append(module(torch.from_numpy(observation[part]), torch.from_numpy(noise[part]), shown).numpy())
+    return {
+        "observation": observation,
+        "noise": noise,
+        "action": np.concatenate(actions),
+        "action_scale": module.normalize_action.scale.numpy(),
+        **{SENSORS + name: frames for name, frames in sensors.items()},
+    }
 
 
-def _contract(config: ExportConfig, card: PolicyCard, sampler: str, policy_digest: str, demos_digest: str) -> Contract:
+def contract_of(card: PolicyCard, action_interface: str, sampler: str, *, policy: str, training_data: str) -> Contract:
+    """The contract of a saved policy.
+
+    Args:
+        card: of the policy.
+        action_interface: what its actions mean to the controller.
+        sampler: name and steps.
+        policy: digest of the policy.
+        training_data: digest of the demonstrations; empty where it is not known.
+    """
     return Contract(
         task=card.task,
         observation=card.observation,
@@ -150,10 +220,12 @@ def _contract(config: ExportConfig, card: PolicyCard, sampler: str, policy_diges
         n_obs_steps=card.model.n_obs_steps,
         horizon=card.model.horizon,
         n_action_steps=card.model.n_action_steps,
-        action_interface=config.action_interface,
+        action_interface=action_interface,
         sampler=sampler,
-        training_data=demos_digest,
-        policy=policy_digest,
+        training_data=training_data,
+        policy=policy,
+        sensors=card.sensors,
+        instruction=isinstance(card.model, VlaConfig | TokenVlaConfig),
     )
 
 

@@ -11,22 +11,56 @@ import torch
 from policies.checkpoint import read_card, read_weights
 from policies.chunk_policy import ChunkPolicy
 from policies.config import PolicyCard, Shapes
-from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
+from policies.lora import merge_adapters
+from policies.policy_config import (
+    ActConfig,
+    BehaviourCloningConfig,
+    BesoConfig,
+    DiffusionPolicyConfig,
+    PolicyConfig,
+    TokenVlaConfig,
+    VlaConfig,
+)
 from robots.errors import HandoffError
 from robots.types import PolicyInput, SeeingPolicy
 
 
-def new_module(config: PolicyConfig, shapes: Shapes) -> ChunkPolicy:
-    """An untrained policy on the CPU; its weights come from torch's random state.
+def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) -> ChunkPolicy:
+    """An untrained policy on the CPU; its weights come from torch's random state, those of a backbone from its folder.
+
+    Args:
+        config: of the family.
+        shapes: sizes that the data give.
+        saved: folder of the policy whose weights are to be loaded into the module; a backbone's are then not read.
 
     Raises:
-        HandoffError: sizes that do not fit together.
+        HandoffError: sizes that do not fit together, or a backbone that cannot be read.
     """
     match config:
         case DiffusionPolicyConfig():
             from policies.diffusion import DiffusionPolicy
 
             return DiffusionPolicy(config, shapes)
+        case ActConfig():
+            from policies.act import ActPolicy
+
+            return ActPolicy(config, shapes)
+        case BehaviourCloningConfig():
+            from policies.behaviour_cloning import BehaviourCloningPolicy
+
+            return BehaviourCloningPolicy(config, shapes)
+        case BesoConfig():
+            from policies.beso import BesoPolicy
+
+            return BesoPolicy(config, shapes)
+        case VlaConfig():
+            from policies.vla import VlaPolicy
+
+            return VlaPolicy(config, shapes, saved)
+        case TokenVlaConfig():
+            from policies.token_vla import TokenVlaPolicy
+
+            return TokenVlaPolicy(config, shapes, saved)
         case _:
             raise HandoffError(f"policy: the family '{config.kind}' cannot be built.")
 
@@ -43,7 +77,7 @@ def load_module(path: Path, steps: int | None = None, device: str = "cpu") -> tu
         HandoffError: no policy there, a damaged one, or steps that its sampler cannot take.
     """
     card = read_card(path)
-    module = new_module(card.model, card.shapes)
+    module = new_module(card.model, card.shapes, path)
     try:
         module.load_state_dict(read_weights(path))
     except RuntimeError as error:
@@ -57,6 +91,7 @@ def load_module(path: Path, steps: int | None = None, device: str = "cpu") -> tu
 def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> SeeingPolicy:
     """The policy in the directory `path` as a function of NumPy arrays; arguments and errors of `load_module`."""
     module, card = load_module(path, steps, device)
+    merge_adapters(module)
 
     @torch.no_grad()
     def policy(observation: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
@@ -66,7 +101,11 @@ def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> Se
         _check_sensors(seen.sensors, card, len(noise))
         vector, draws = (torch.from_numpy(np.ascontiguousarray(a, np.float32)) for a in (seen.vector, noise))
         sensors = {name: torch.from_numpy(array).to(device) for name, array in seen.sensors.items()}
-        return module(vector.to(device), draws.to(device), sensors, seen.instructions).cpu().numpy()
+        goal = None
+        if seen.goal is not None:
+            _check("goal", seen.goal, (len(noise), module.observation_shape[1]))
+            goal = torch.from_numpy(np.ascontiguousarray(seen.goal, np.float32)).to(device)
+        return module(vector.to(device), draws.to(device), sensors, seen.instructions, goal).cpu().numpy()
 
     return policy
 

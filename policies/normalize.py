@@ -1,4 +1,7 @@
-"""Normalisation, fitted to the data and saved with the policy: min-max for observations, standard for chunks."""
+"""Normalisation, fitted to the data and saved with the policy: min-max for observations, standard for chunks.
+
+Statistics take the data in part after part, so that never all of it has to be in memory.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,40 @@ class MinMaxStatistics:
             self.high = np.maximum(self.high, rows.max(axis=0))
 
 
+class MomentStatistics:
+    """Mean and deviation of every entry in float64, from as many parts as there are (Chan, Golub and LeVeque 1979)."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        """Of values with `shape`."""
+        self.count = 0
+        self.mean = np.zeros(shape)
+        self.squares = np.zeros(shape)
+        """Sum of the squared distances from the mean."""
+
+    def update(self, values: np.ndarray) -> None:
+        """Takes in `(N, *shape)`.
+
+        Raises:
+            HandoffError: wrong shape, or a value that is not finite.
+        """
+        if values.shape[1:] != self.mean.shape:
+            raise HandoffError(f"normaliser: values of shape {values.shape}, expected (N, *{self.mean.shape}).")
+        if not np.isfinite(values).all():
+            raise HandoffError(f"normaliser: {len(values)} values, expected all of them finite. Was a sensor lost?")
+        if not len(values):
+            return
+        mean = values.mean(axis=0, dtype=np.float64)
+        apart, total = mean - self.mean, self.count + len(values)
+        self.squares += np.square(values - mean).sum(axis=0) + np.square(apart) * (self.count * len(values) / total)
+        self.mean += apart * (len(values) / total)
+        self.count = total
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """Standard deviation of every entry, of the values themselves (not an estimate for others)."""
+        return np.sqrt(self.squares / max(1, self.count))
+
+
 class StandardNormalizer(nn.Module):
     """Maps every entry to mean 0 and standard deviation 1/2, so that most of it lies in [-1, 1], and back."""
 
@@ -56,10 +93,20 @@ class StandardNormalizer(nn.Module):
         Raises:
             HandoffError: there are none, or one is not finite.
         """
-        if not len(values) or not np.isfinite(values).all():
-            raise HandoffError(f"normaliser: {len(values)} values, expected at least one and all of them finite.")
-        deviation = values.std(axis=0, dtype=np.float64)
-        self.centre.copy_(torch.from_numpy(values.mean(axis=0, dtype=np.float64)))
+        statistics = MomentStatistics(tuple(self.centre.shape))
+        statistics.update(values)
+        self.fit_moments(statistics)
+
+    def fit_moments(self, statistics: MomentStatistics) -> None:
+        """Takes mean and deviation over.
+
+        Raises:
+            HandoffError: the statistics have seen no data.
+        """
+        if not statistics.count:
+            raise HandoffError("normaliser: no data seen, expected at least one value. Is every episode too short?")
+        deviation = statistics.deviation
+        self.centre.copy_(torch.from_numpy(statistics.mean))
         self.scale.copy_(torch.from_numpy(np.where(deviation > _CONSTANT, 2.0 * deviation, 1.0)))
 
     def forward(self, value: Tensor) -> Tensor:

@@ -65,16 +65,68 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
 
 @config
 class BesoConfig(ChunkPolicyConfig):
-    """Goal-conditioned score matching (BESO, Reuss et al., RSS 2023)."""
+    """Goal-conditioned score matching (BESO, Reuss et al., RSS 2023); the sizes are those released for Kitchen."""
 
     kind: Literal["beso"] = "beso"
+    n_obs_steps: int = 4
+    """Newest steps that the policy sees. `horizon` 4 with `n_action_steps` 1 is the paper's window."""
+    goal: Literal["field", "future"] = "future"
+    """Where the goal comes from: `field` takes `goal_fields` out of the observation, which then holds a commanded goal;
+    `future` is told the observation of a state to be reached, in training one later in the same episode."""
+    goal_fields: tuple[str, ...] = ("keypoints",)
+    """Observed fields that make up the goal's G entries."""
+    goal_dropout: float = 0.1
+    """Share of the training examples whose normalised goal is zeroed, so that the network also learns to do without."""
+    guidance: float = 1.5
+    """Weight of the goal: 0 ignores it, 1 follows the conditional network, more exaggerates it."""
+    sampling_steps: int = 3
+    """Noise levels that the sampler visits."""
+    sigma_min: float = 0.005
+    """Least noise level [normalised units]; Block-push was released with 0.05."""
+    sigma_max: float = 1.0
+    """Greatest noise level, at which sampling starts [normalised units]."""
+    sigma_data: float = 0.5
+    """Spread of the chunks, for EDM's coefficients [normalised units]."""
+    clip: float = 3.0
+    """Bound on the sampled chunk [normalised units]."""
+    layers: int = 6
+    """Of the transformer."""
+    heads: int = 6
+    """Attention heads; divides `width`."""
+    width: int = 360
+    """Entries of a token."""
+    attention_dropout: float = 0.3
+    """Share of the attention weights that is dropped while training."""
+    residual_dropout: float = 0.0
+    """Share of each branch's output that is dropped while training."""
 
 
 @config
-class ActConfig(EncodedPolicyConfig):
-    """Action chunking transformer (ACT, Zhao et al., RSS 2023)."""
+class ActConfig(ChunkPolicyConfig):
+    """Action chunking transformer (ACT, Zhao et al., RSS 2023); it sees one step and every picture whole."""
 
     kind: Literal["act"] = "act"
+    width: int = 512
+    """Entries of a token; a multiple of `heads` and of 4."""
+    heads: int = 8
+    """Attention heads."""
+    feedforward: int = 3200
+    """Hidden units of every feed-forward layer."""
+    latent_layers: int = 4
+    """Layers of the encoder that makes the latent from the demonstrated chunk; used in training only."""
+    encoder_layers: int = 4
+    """Layers over the tokens of what is seen."""
+    decoder_layers: int = 1
+    """Layers over the tokens of the actions; the paper says 7, of which the released code uses the first."""
+    latent: int = 32
+    """Entries of the latent."""
+    kl_weight: float = 10.0
+    """Of the divergence of the latent from a standard normal, beside the mean absolute error of actions of deviation
+    1."""
+    dropout: float = 0.1
+    """Share that is dropped in attention, feed-forward and residual branches while training."""
+    point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
+    """One such encoder per point cloud."""
 
 
 @config
@@ -82,20 +134,98 @@ class BehaviourCloningConfig(EncodedPolicyConfig):
     """Behaviour cloning with a Gaussian mixture, or by plain regression (robomimic, Mandlekar et al., CoRL 2021)."""
 
     kind: Literal["bc"] = "bc"
+    head: Literal["gmm", "mse"] = "gmm"
+    """`gmm` learns a mixture of Gaussians over the whole chunk by its likelihood; `mse` learns one chunk by the squared
+    error, which averages over whatever the demonstrations do from there on."""
+    hidden: tuple[int, ...] = (1024, 1024)
+    """Hidden units of every layer."""
+    modes: int = 5
+    """Gaussians of the mixture."""
+    min_deviation: float = 1e-4
+    """Lower bound of their standard deviations [normalised units]."""
 
 
 @config
-class VlaConfig(ChunkPolicyConfig):
+class BackboneConfig:
+    """A pretrained vision-language model in a local folder, as `save_pretrained` of transformers writes one."""
+
+    folder: str
+    """Holds `config.json`, `model.safetensors` (or its shards with their index), `tokenizer.json` and, where pictures
+    are not normalised to -1..1, `preprocessor_config.json`. Nothing is ever fetched from a hub."""
+    layers: int | None = None
+    """Text layers that are kept, from the first on; None keeps all. SmolVLA keeps 16 of 32."""
+    instruction_tokens: int = 48
+    """Longest instruction [tokens]; a longer one is refused."""
+
+
+@config
+class LoraConfig:
+    """Low-rank adapters (LoRA, Hu et al., ICLR 2022) in the text layers of a backbone."""
+
+    rank: int = 16
+    """Of both factors."""
+    alpha: float = 16.0
+    """The product of the factors is scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Share of the adapters' inputs that is dropped while training."""
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    """Names of the linear layers that get an adapter."""
+
+
+@config
+class VisionLanguagePolicyConfig(ChunkPolicyConfig):
+    """What every policy over a vision-language backbone has; it sees the newest picture of each camera."""
+
+    backbone: BackboneConfig
+    """Which pretrained model."""
+    train_backbone: Literal["none", "lora", "all"] = "none"
+    """`none` freezes it, `lora` trains adapters in it, `all` trains it whole, with its vision tower."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    """Read for `train_backbone: lora`."""
+    instruction: str | None = None
+    """Said to the policy where nothing else is: in training by episodes without an instruction, which are told the name
+    of their task if this is None, and at inference, which is then refused."""
+
+
+@config
+class VlaConfig(VisionLanguagePolicyConfig):
     """A vision-language backbone with a flow-matching action expert (pi0, SmolVLA)."""
 
     kind: Literal["vla"] = "vla"
+    horizon: int = 50
+    """Actions predicted per inference; the first belongs to the oldest observed step."""
+    n_action_steps: int = 50
+    """Actions executed per chunk, from index `n_obs_steps - 1` on."""
+    inference_steps: int = 10
+    """Steps of Euler's method from noise to the chunk."""
+    expert_width: float = 0.75
+    """Width of the action expert as a share of the backbone's."""
+    expert_layers: int | None = None
+    """Layers of the action expert, a divisor of the backbone's kept ones; None takes as many."""
+    self_attention_every: int = 2
+    """Every such layer of the expert, from the first on, attends to the observation and the actions together, the
+    others to the observation alone: 2 is SmolVLA's interleaving, 1 is pi0's form."""
 
 
 @config
-class TokenVlaConfig(ChunkPolicyConfig):
+class TokenVlaConfig(VisionLanguagePolicyConfig):
     """A vision-language backbone that answers with action tokens (OpenVLA), decoded in parallel (OpenVLA-OFT)."""
 
     kind: Literal["token_vla"] = "token_vla"
+    horizon: int = 8
+    """Actions predicted per inference; the first belongs to the oldest observed step."""
+    decoding: Literal["parallel", "autoregressive"] = "parallel"
+    """`parallel` answers all tokens of a chunk in one pass, each given the observation alone; `autoregressive` answers
+    them one after another, each given those before it, step by step and within a step entry by entry."""
+    tokens: Literal["own", "vocabulary"] = "own"
+    """Where the embeddings of the bins and the weights of their logits start from: `own` from small random numbers,
+    `vocabulary` from those of the backbone's last words, as in OpenVLA. Both are trained."""
+    bins: int = 256
+    """Tokens of an entry of an action."""
+    quantile: float = 0.01
+    """Share of the training actions below the first bin, and of those above the last; 0 bins between the extremes."""
+    temperature: float = 0.0
+    """Of the tokens that inference draws; 0 takes the likeliest and ignores the noise."""
 
 
 PolicyConfig = Annotated[

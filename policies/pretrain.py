@@ -1,12 +1,13 @@
-"""Stage `pretrain`: demonstrations to a diffusion policy, by denoising (Chi et al., RSS 2023).
+"""Stage `pretrain`: demonstrations to a policy of any family, by imitation.
 
-Followed is the released diffusion_policy (squared cosine, clipped samples, min-max normalisation, edge padding, EMA),
-except that the network is a residual MLP and predicts velocity, which learns push-T in minutes of one processor core.
+By default a diffusion policy, by denoising (Chi et al., RSS 2023). Followed is the released diffusion_policy (squared
+cosine, clipped samples, min-max normalisation, edge padding, EMA), except that the network is a residual MLP and
+predicts velocity, which learns push-T in minutes of one processor core.
 """
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,20 +21,47 @@ if TYPE_CHECKING:
 
 
 @config
+class MixedStore:
+    """Further episodes to learn from."""
+
+    path: str
+    """Folder with a `store.zarr`, or the store itself."""
+    weight: float = 1.0
+    """Share of every batch, relative to the other weights; above 0."""
+
+    @property
+    def store(self) -> Path:
+        """Where the store itself lies."""
+        inside = Path(self.path) / "store.zarr"
+        return inside if inside.exists() else Path(self.path)
+
+
+@config
 class PretrainConfig:
-    """A diffusion policy from demonstrations."""
+    """A policy from demonstrations."""
 
     policy: PolicyConfig = field(default_factory=DiffusionPolicyConfig)
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=20_000, learning_rate=1e-3))
     validation_fraction: float = 0.02
-    """Share of the episodes that is held out to report a validation loss; 0 learns from all."""
+    """Share of the episodes of every store that is held out to report a validation loss; 0 learns from all."""
     keep_every: int = 0
     """Updates between policies that are kept on the way, in folders `step-<updates>`, for a learning curve; 0 keeps the
     last one only."""
+    mixture: tuple[MixedStore, ...] = ()
+    """Stores beside the demonstrations, with the same rate and the same fields as far as the policy reads them."""
+    demos_weight: float = 1.0
+    """Weight of the demonstrations in that mixture."""
+    memory_gb: float = 4.0
+    """Pictures and point clouds held in memory, all cameras together [10^9 bytes]; a camera that no longer fits is read
+    from an uncompressed file, which lies in the policy's folder until the training is over."""
+    initial: str | None = None
+    """Folder of a saved policy of the same family and shapes whose weights the training starts from."""
+    keep_normalizers: bool = True
+    """With `initial`: whether its normalisers are kept; else they are fitted to the demonstrations."""
 
 
 def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress) -> dict[str, Any]:
-    """Trains a policy and writes it to `out`, with its loss curve (`loss.jsonl`, `loss.png`).
+    """Trains a policy and writes it to `out`, with its loss curve (`loss.jsonl`, `loss.png`) and `samples.png`.
 
     Args:
         config: what and how.
@@ -42,54 +70,64 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         progress: told every update.
 
     Returns:
-        Metrics: steps, cpu_seconds, steps_per_s (of processor time), loss, validation_loss (None when no episode is
-        held out), windows, parameters, precision and device.
+        Metrics: steps, cpu_seconds, steps_per_s (of processor time), loss, validation_loss (over the held-out windows
+        of all stores alike; None when there are none), windows, windows_per_store (by name; `demos` are the
+        demonstrations), parameters, precision and device.
 
     Raises:
         HandoffError: unusable demonstrations, a loss that is not finite, or a full disk.
     """
     from policies.checkpoint import save_policy
     from policies.curve import draw_curve
-    from policies.demonstrations import read_demonstrations
-    from policies.imitation import (
-        held_out_episodes,
-        imitation_objective,
-        new_policy,
-        split_windows,
-        validation_loss,
-    )
+    from policies.frames import FrameSpace
+    from policies.imitation import imitation_objective, prepare, validation_loss
+    from policies.loggers import log_pictures
+    from policies.processes import is_main_process
+    from policies.samples import draw_samples
     from policies.training import STATE, job_identity, resolve_device, resolve_precision, torch_threads, train
 
     training = config.training
     device = resolve_device(training.device)
     precision = resolve_precision(training.precision, device)
+    space = FrameSpace(config.memory_gb, out)
     with torch_threads(training.threads):
-        data = read_demonstrations(demos, config.policy)
-        held_out = held_out_episodes(len(data.ends_E), config.validation_fraction, training.seed)
-        module = new_policy(data, held_out, config.policy, training.seed).to(device)
-        windows = split_windows(data, held_out, module, config.policy)
-        objective = imitation_objective(module, windows.learned, training.batch_size, training.seed, precision)
-        identity = job_identity(config, windows.learned.digest(), precision, device)
+        module, card, (learned, held_out), mixture, stores = prepare(config, demos, space, device)
+        objective = imitation_objective(module, learned, training.batch_size, training.seed, precision, mixture)
+        # Where pictures lie changes nothing, so a run that was killed for want of memory may go on with less of it.
+        job = replace(config, memory_gb=0.0)
+        identity = job_identity(job, learned.digest() + _initial_digest(config), precision, device)
 
         def keep(step: int, average: dict[str, Tensor]) -> None:
             folder = out / f"step-{step}"
             folder.mkdir(exist_ok=True)
-            save_policy(folder, data.card, average)
+            save_policy(folder, card, average, module.extra_files())
 
         trained = train(training, module, objective, identity, out, progress, keep_every=config.keep_every, keep=keep)
         module.load_state_dict(trained.average)
-        held_out_loss = validation_loss(module, windows.held_out, training.seed) if len(held_out) else None
-    save_policy(out, data.card, module.state_dict())
-    draw_curve(out, "loss")
-    (out / STATE).unlink()
+        held_out_loss = validation_loss(module, held_out, training.seed) if len(held_out) else None
+        if is_main_process():
+            draw_samples(module, held_out if len(held_out) else learned, out, training.seed, card.action)
+    if is_main_process():
+        save_policy(out, card, module.state_dict(), module.extra_files())
+        draw_curve(out, "loss")
+        log_pictures(training, out, {name: out / f"{name}.png" for name in ("loss", "samples")})
+        (out / STATE).unlink()
+        space.clear()
     return {
         "steps": training.steps,
         "cpu_seconds": round(trained.cpu_seconds, 3),
         "steps_per_s": round(training.steps / trained.cpu_seconds, 2),
         "loss": trained.loss,
         "validation_loss": held_out_loss,
-        "windows": len(windows.learned),
+        "windows": len(learned),
+        "windows_per_store": dict(zip(stores, mixture.counts, strict=True)),
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
         "precision": precision,
         "device": device.type,
     }
+
+
+def _initial_digest(config: PretrainConfig) -> str:
+    from policies.checkpoint import WEIGHTS, digest_file
+
+    return "" if config.initial is None else digest_file(Path(config.initial) / WEIGHTS)

@@ -4,7 +4,7 @@ On the wire it is openpi's policy server (github.com/Physical-Intelligence/openp
 after the connection is metadata, then each binary frame is an observation, answered by a binary frame with `actions`
 and `server_timing`, or by a text frame that says what is wrong; `GET /healthz` answers 200. In addition a token is
 required, metadata carries the policy's contract and its digest, a request may carry its noise, and an error keeps the
-connection.
+connection. Pictures are uint8 and stand under their fields' names; what is to be done stands under `prompt`, as there.
 openpi counts a chunk's actions from the newest observation on, and so does `actions`; `prediction` is the whole chunk.
 """
 
@@ -14,6 +14,7 @@ import asyncio
 import hmac
 import ipaddress
 import logging
+import math
 import queue
 import secrets
 import signal
@@ -34,18 +35,19 @@ from robots.config import config, to_plain
 from robots.contract import Contract
 from robots.errors import HandoffError
 from robots.noise import chunk_noise
-from robots.types import Policy
+from robots.types import Policy, PolicyInput, SeeingPolicy
 from robots.wire import (
     CHUNK,
     NOISE,
+    PROMPT,
     PROTOCOL,
     SEED,
     action_size,
     check_noise,
     check_token,
     contract_digest,
+    observed,
     pack,
-    stack_fields,
     unpack,
 )
 
@@ -79,7 +81,7 @@ _Result = tuple[np.ndarray, float] | Exception
 
 
 class _Job(NamedTuple):
-    observation: np.ndarray
+    observation: np.ndarray | PolicyInput
     noise: np.ndarray
     done: Callable[[_Result], None]
 
@@ -87,14 +89,14 @@ class _Job(NamedTuple):
 class _Worker:
     """One thread that runs the policy on one request at a time, behind a bounded queue."""
 
-    def __init__(self, policy: Policy, waiting: int) -> None:
+    def __init__(self, policy: Policy | SeeingPolicy, waiting: int) -> None:
         self._policy = policy
         self._jobs: queue.Queue[_Job] = queue.Queue(max(1, waiting))
         self.pending: set[asyncio.Future[_Result]] = set()
         # A daemon: a policy that hangs must not keep the process from ending.
         threading.Thread(target=self._work, name="policy", daemon=True).start()
 
-    async def run(self, observation: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, float]:
+    async def run(self, observation: np.ndarray | PolicyInput, noise: np.ndarray) -> tuple[np.ndarray, float]:
         """The chunk `(horizon, A)` and the seconds it took.
 
         Raises:
@@ -138,7 +140,8 @@ class _Worker:
             job = self._jobs.get()
             begin = time.perf_counter()
             try:
-                chunk = self._policy(job.observation, job.noise)[0]
+                # A contract with sensors or an instruction comes with a policy that can be shown them.
+                chunk = self._policy(job.observation, job.noise)[0]  # type: ignore[arg-type]
                 job.done((chunk, time.perf_counter() - begin))
             except Exception as error:  # noqa: BLE001  goes to the one who asked
                 job.done(error)
@@ -157,8 +160,9 @@ class PolicyServer:
         HandoffError: an unusable token, or a contract with a field that a request uses otherwise.
     """
 
-    def __init__(self, policy: Policy, contract: Contract, config: ServeConfig, token: str) -> None:
-        taken = sorted(contract.observation.keys() & {NOISE, SEED, CHUNK})
+    def __init__(self, policy: Policy | SeeingPolicy, contract: Contract, config: ServeConfig, token: str) -> None:
+        fields = contract.observation.keys() | contract.sensors.keys()
+        taken = sorted(fields & {NOISE, SEED, CHUNK, *([PROMPT] if contract.instruction else [])})
         if taken:
             raise HandoffError(f"serve: observation fields {taken} are names with a meaning of their own in a request.")
         check_token(token)
@@ -269,18 +273,18 @@ class PolicyServer:
         actions = chunk[self._contract.n_obs_steps - 1 :]
         return pack({"actions": actions, "prediction": chunk, **told, "server_timing": timing})
 
-    def _read(self, frame: str | bytes) -> tuple[np.ndarray, np.ndarray, dict[str, int | None]]:
-        """Observation `(1, T, O)`, noise `(1, H, A)`, and the seed and number the noise was drawn from."""
+    def _read(self, frame: str | bytes) -> tuple[np.ndarray | PolicyInput, np.ndarray, dict[str, int | None]]:
+        """Observation of one row, noise `(1, H, A)`, and the seed and number the noise was drawn from."""
         if isinstance(frame, str):
             raise HandoffError("message: text, expected a binary frame with a msgpack map.")
         request = unpack(frame)
         if not isinstance(request, dict) or not all(isinstance(name, str) for name in request):
             raise HandoffError(
-                f"message: {type(request).__name__}, expected a map from the names {list(self._contract.observation)}, "
-                "as text, to arrays."
+                f"message: {type(request).__name__}, expected a map from the names "
+                f"{[*self._contract.observation, *self._contract.sensors]}, as text, to arrays."
             )
         extra = {name: request.pop(name) for name in (NOISE, SEED, CHUNK) if name in request}
-        observation = stack_fields(self._contract, request)
+        observation = observed(self._contract, request)
         if NOISE in extra:
             if len(extra) > 1:
                 raise HandoffError(f"{NOISE}: comes with {SEED} or {CHUNK}, expected one or the other.")
@@ -303,7 +307,7 @@ class PolicyServer:
 
 
 def serve(
-    policy: Policy,
+    policy: Policy | SeeingPolicy,
     contract: Contract,
     config: ServeConfig,
     token: str,
@@ -351,8 +355,9 @@ def metadata(contract: Contract) -> dict[str, Any]:
 
 
 def frame_limit(contract: Contract) -> int:
-    """Bytes of the largest sensible request: all its numbers as float64, and names."""
-    entries = contract.n_obs_steps * contract.observation_size + contract.horizon * action_size(contract)
+    """Bytes of the largest sensible request: all its numbers, those of pictures too, as float64, and names."""
+    seen = contract.observation_size + sum(math.prod(spec.shape) for spec in contract.sensors.values())
+    entries = contract.n_obs_steps * seen + contract.horizon * action_size(contract)
     return OVERHEAD + 8 * entries
 
 

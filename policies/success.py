@@ -291,9 +291,11 @@ def fit_classifier(
         The classifier with averaged weights, in evaluation mode. Its state stays in `out`, so that a second call ends
         at once.
     """
+    from policies.processes import check_single_process
     from policies.success_classifier import SuccessClassifier, digest_weights, seeded
     from policies.training import job_identity, resolve_device, resolve_precision, torch_threads, train
 
+    check_single_process("success classifier")
     training = config.training
     device = resolve_device(training.device)
     precision = resolve_precision(training.precision, device)

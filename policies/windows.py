@@ -20,12 +20,15 @@ import torch
 from torch import Tensor
 
 from policies.chunk_policy import Batch, Observed
+from policies.frames import Frames
 from robots.errors import HandoffError
 
 _DIGESTED = 1000
 """Pictures of a camera that enter the digest: all of them would take longer than many a training."""
 _ORDER = 1 << 62
 """Keeps the keys of the data order apart from those of the noise, which are numbered by step."""
+_EPOCHS = 1 << 40
+"""Keys of one data order; those of the next follow."""
 
 
 class WindowIndex(NamedTuple):
@@ -36,6 +39,13 @@ class WindowIndex(NamedTuple):
     padded_NH: np.ndarray
     """True for actions outside their episode, which repeat its first or last."""
     episode_N: np.ndarray
+    end_N: np.ndarray
+    """Row after the last of each window's episode."""
+
+    def of(self, episodes: Sequence[int] | np.ndarray) -> WindowIndex:
+        """Those of `episodes`."""
+        chosen = np.isin(self.episode_N, episodes)
+        return WindowIndex(*(part[chosen] for part in self))
 
 
 def window_index(ends: np.ndarray, n_obs_steps: int, horizon: int, n_action_steps: int) -> WindowIndex:
@@ -54,16 +64,29 @@ def window_index(ends: np.ndarray, n_obs_steps: int, horizon: int, n_action_step
         raise HandoffError(
             f"windows: {n_action_steps} actions from index {n_obs_steps - 1} on do not fit in a horizon of {horizon}."
         )
-    parts = []
-    for episode, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        firsts = np.arange(start - (n_obs_steps - 1), end - horizon + n_action_steps)
-        wanted_NH = firsts[:, None] + np.arange(horizon)
-        rows_NH = np.clip(wanted_NH, start, end - 1)
-        parts.append((rows_NH, rows_NH != wanted_NH, np.full(len(rows_NH), episode)))
-    if not sum(len(rows) for rows, _, _ in parts):
+    starts = [0, *ends[:-1]]
+    parts = [
+        _episode_windows(number, int(start), int(end), (n_obs_steps, horizon, n_action_steps))
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+    index = WindowIndex(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    if not len(index.episode_N):
         raise HandoffError(f"windows: none in {len(ends)} episodes, all shorter than the horizon of {horizon} steps.")
-    rows_NH, padded_NH, episode_N = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return WindowIndex(rows_NH[:, :n_obs_steps], rows_NH, padded_NH, episode_N)
+    return index
+
+
+def episode_windows(length: int, n_obs_steps: int, horizon: int, n_action_steps: int) -> WindowIndex:
+    """The windows of one episode of `length` steps, which may be none; see `window_index`."""
+    return _episode_windows(0, 0, length, (n_obs_steps, horizon, n_action_steps))
+
+
+def _episode_windows(number: int, start: int, end: int, sizes: tuple[int, int, int]) -> WindowIndex:
+    n_obs_steps, horizon, n_action_steps = sizes
+    firsts = np.arange(start - (n_obs_steps - 1), end - horizon + n_action_steps)
+    wanted_NH = firsts[:, None] + np.arange(horizon)
+    rows_NH = np.clip(wanted_NH, start, end - 1)
+    number_N, end_N = (np.full(len(rows_NH), value) for value in (number, end))
+    return WindowIndex(rows_NH[:, :n_obs_steps], rows_NH, rows_NH != wanted_NH, number_N, end_N)
 
 
 @dataclass(frozen=True)
@@ -72,29 +95,65 @@ class Windows:
 
     observation_MO: Tensor
     observation_NT: Tensor
+    """On the CPU, where frames are gathered."""
     chunk_NHA: Tensor
     padded_NH: Tensor
     """True for actions outside the window's episode."""
-    sensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """Per camera or point cloud (M, ...) as recorded, in main memory or memory-mapped."""
+    sensors: Mapping[str, Frames] = field(default_factory=dict)
+    """Per camera or point cloud, of every recorded step, as recorded."""
     instruction_N: tuple[str, ...] = ()
     """N sentences; empty where there are none."""
+    goal_end_N: Tensor | None = None
+    """Row after the last of each window's episode, on the CPU, where a later observation of the episode is the goal;
+    None where the policy is told none."""
 
     def __len__(self) -> int:
         return len(self.chunk_NHA)
 
-    def batch(self, windows_B: Tensor) -> Batch:
-        """The windows numbered `windows_B`, on the device of the recorded steps."""
-        return Batch(self.observations(windows_B), self.chunk_NHA[windows_B], self.padded_NH[windows_B])
+    def batch(
+        self,
+        windows_B: Tensor,
+        draw: np.random.Generator | None = None,
+        frames: Mapping[str, Tensor] | None = None,
+    ) -> Batch:
+        """The windows numbered `windows_B`, on the device of the recorded steps; arguments see `observations`."""
+        observed, own_B = self.observations(windows_B, draw, frames), windows_B.to(self.chunk_NHA.device)
+        return Batch(observed, self.chunk_NHA[own_B], self.padded_NH[own_B])
 
-    def observations(self, windows_B: Tensor) -> Observed:
-        """What is seen in the windows numbered `windows_B`."""
+    def observations(
+        self,
+        windows_B: Tensor,
+        draw: np.random.Generator | None = None,
+        frames: Mapping[str, Tensor] | None = None,
+    ) -> Observed:
+        """What is seen in the windows numbered `windows_B`.
+
+        Args:
+            windows_B: on the CPU, which spares a GPU the wait for them, or on the device.
+            draw: picks the goals, where there are any.
+            frames: what `frames` made of the same windows; read here by default.
+
+        Raises:
+            HandoffError: goals have to be drawn and there is nothing to draw them with.
+        """
+        device, windows_B = self.chunk_NHA.device, windows_B.cpu()
+        read = self.frames(windows_B) if frames is None else frames
+        sensors = {name: steps.to(device, non_blocking=True) for name, steps in read.items()}
         rows_BT = self.observation_NT[windows_B]
-        device = self.chunk_NHA.device
-        sensors = {name: frames[rows_BT.to(frames.device)].to(device) for name, frames in self.sensors.items()}
         chosen = windows_B.tolist() if self.instruction_N else []
         instructions = tuple(self.instruction_N[window] for window in chosen)
-        return Observed(self.observation_MO[rows_BT], sensors, instructions)
+        goal_BO = None
+        if self.goal_end_N is not None:
+            if draw is None:
+                raise HandoffError("windows: goals are later observations, but no random numbers were given.")
+            goal_B = future_rows(rows_BT[:, -1].numpy(), self.goal_end_N[windows_B].numpy(), draw)
+            goal_BO = self.observation_MO[torch.from_numpy(goal_B).to(device)]
+        return Observed(self.observation_MO[rows_BT.to(device)], sensors, instructions, goal_BO)
+
+    def frames(self, windows_B: Tensor) -> dict[str, Tensor]:
+        """Pictures and point clouds of the windows numbered `windows_B`, both on the CPU, ready for the device."""
+        rows_BT, remote = self.observation_NT[windows_B], self.chunk_NHA.device.type == "cuda"
+        return {name: frames.steps(rows_BT, pinned=remote) for name, frames in self.sensors.items()}
 
     def digest(self) -> str:
         """Digest (hex sha256) of the windows' numbers and words; of pictures a thousand, evenly spread."""
@@ -103,40 +162,17 @@ class Windows:
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
         for name, frames in sorted(self.sensors.items()):
             chosen = torch.linspace(0, len(frames) - 1, min(len(frames), _DIGESTED)).long()
-            digest.update(name.encode() + frames[chosen].contiguous().numpy().tobytes())
+            digest.update(name.encode() + frames.steps(chosen).numpy().tobytes())
         digest.update("\n".join(self.instruction_N).encode())
         return digest.hexdigest()
 
 
-def select_windows(
-    index: WindowIndex,
-    observation_MO: Tensor,
-    chunk_NHA: Tensor,
-    episodes: Sequence[int] | np.ndarray,
-    sensors: Mapping[str, Tensor] | None = None,
-    instruction_E: tuple[str, ...] = (),
-) -> Windows:
-    """The windows of `episodes`, on the device of the recorded steps.
+def future_rows(newest_B: np.ndarray, end_B: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """(B,) rows after `newest_B` and before `end_B`, each equally likely; the last of the episode if none is later.
 
-    Args:
-        index: of all windows.
-        observation_MO: normalised.
-        chunk_NHA: normalised, of all windows.
-        episodes: numbers of the chosen ones.
-        sensors: see `Windows`.
-        instruction_E: one sentence per episode, or none at all.
+    Hindsight goals of play (BESO, Reuss et al., RSS 2023; Lynch et al., CoRL 2019).
     """
-    device = chunk_NHA.device
-    chosen = np.isin(index.episode_N, episodes)
-    chosen_N = torch.from_numpy(chosen)
-    return Windows(
-        observation_MO,
-        torch.from_numpy(index.observation_NT)[chosen_N].to(device),
-        chunk_NHA[chosen_N.to(device)],
-        torch.from_numpy(index.padded_NH)[chosen_N].to(device),
-        sensors or {},
-        tuple(instruction_E[episode] for episode in index.episode_N[chosen]) if instruction_E else (),
-    )
+    return draw.integers(np.minimum(newest_B + 1, end_B - 1), end_B)
 
 
 def chunks(index: WindowIndex, observation_MO: np.ndarray, action_MA: np.ndarray, anchor: int | None) -> np.ndarray:
@@ -162,9 +198,28 @@ def shuffled_batch(size: int, count: int, step: int, seed: int) -> np.ndarray:
     """
     size = min(size, count)
     epoch, place = divmod(step, count // size)
-    return _permutation(count, epoch, seed)[place * size : (place + 1) * size]
+    return _permutation(count, epoch, seed, 0)[place * size : (place + 1) * size]
 
 
-@lru_cache(maxsize=2)
-def _permutation(count: int, epoch: int, seed: int) -> np.ndarray:
-    return np.random.Generator(np.random.Philox(key=[seed, _ORDER + epoch])).permutation(count)
+def shuffled_span(first: int, size: int, count: int, seed: int, order: int) -> np.ndarray:
+    """(size,) windows out of `count`, from place `first` on in an endless row of permutations, one per epoch.
+
+    Nothing is dropped, so every window comes once per epoch even if batches of other sizes are cut from the row.
+
+    Args:
+        first: place in the row.
+        size: windows.
+        count: windows there are.
+        seed: of the orders.
+        order: which row; those of other numbers are independent.
+    """
+    epochs = range(first // count, (first + size - 1) // count + 1)
+    row = [_permutation(count, epoch, seed, order) for epoch in epochs]
+    start = first - epochs.start * count
+    return np.concatenate([np.zeros(0, np.int64), *row])[start : start + size]
+
+
+@lru_cache(maxsize=16)
+def _permutation(count: int, epoch: int, seed: int, order: int) -> np.ndarray:
+    number = _ORDER + order * _EPOCHS + epoch
+    return np.random.Generator(np.random.Philox(key=[seed, number])).permutation(count)

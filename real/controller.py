@@ -91,6 +91,12 @@ def _read_contract(session: Any, path: Path) -> Contract:
 
 
 def _check_graph(session: Any, contract: Contract, path: Path) -> None:
+    if contract.sensors or contract.instruction:
+        shown = [*contract.sensors, *(["an instruction"] if contract.instruction else [])]
+        raise HandoffError(
+            f"policy: {path} is to be shown {', '.join(shown)}; the controller shows it numbers alone. Run it with "
+            "ONNX Runtime itself, or serve the policy it was exported from."
+        )
     size = int(np.prod(contract.action.shape))
     chunk = (contract.horizon, size)
     expected = {"observation": (contract.n_obs_steps, contract.observation_size), "noise": chunk, "action": chunk}

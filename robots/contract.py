@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import field
 
 from robots.config import config, to_plain, validate
 from robots.errors import HandoffError
@@ -35,6 +36,10 @@ class Contract:
     """Digest of the demonstrations."""
     policy: str
     """Digest of the policy artifact that was exported."""
+    sensors: dict[str, FieldSpec] = field(default_factory=dict)
+    """Cameras and point clouds of one step; contracts from before there were any have none."""
+    instruction: bool = False
+    """Whether the policy reads what it is to do."""
 
     @property
     def observation_size(self) -> int:

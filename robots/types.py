@@ -35,6 +35,8 @@ class PolicyInput(NamedTuple):
     """Per camera `(B, n_obs_steps, height, width, 3)` uint8, per point cloud `(B, n_obs_steps, points, entries)`."""
     instructions: tuple[str, ...] = ()
     """B sentences that say what to do; empty where the policy takes none."""
+    goal: np.ndarray | None = None
+    """`(B, O)` observation vector of the state to be reached, where the policy is told one apart from `vector`."""
 
 
 class Policy(Protocol):

@@ -20,12 +20,17 @@ import numpy as np
 
 from robots.contract import Contract
 from robots.errors import HandoffError
-from robots.spec import FieldSpec, check_fields
+from robots.spec import FieldSpec, check_field, check_fields
+from robots.types import PolicyInput
 
 PROTOCOL = "handoff-policy/1"
 """Named in a server's metadata; another number would mean other requests or answers."""
 NOISE, SEED, CHUNK = "noise", "seed", "chunk"
 """Entries of a request that are no observation: the noise itself, or the seed and number that it is drawn from."""
+PROMPT = "prompt"
+"""Entry of a request that says what is to be done, as in openpi."""
+LONGEST_PROMPT = 2000
+"""Characters."""
 SHORTEST_TOKEN = 16
 """Characters; fewer can be guessed."""
 MAX_ENTRIES = 4096
@@ -132,6 +137,35 @@ def stack_fields(contract: Contract, observation: Mapping[str, Any]) -> np.ndarr
     return np.concatenate(rows, axis=1)[None]
 
 
+def observed(contract: Contract, request: Mapping[str, Any]) -> np.ndarray | PolicyInput:
+    """What one request shows and says, as one row: `(1, n_obs_steps, O)`, or with sensors or words a `PolicyInput`.
+
+    Args:
+        contract: of the policy.
+        request: per field and sensor `(n_obs_steps, *shape)`, newest step last, and `prompt` where the policy reads it;
+            `shape` alone will do where one step is seen.
+
+    Raises:
+        HandoffError: what `stack_fields` finds, a picture that is not uint8, or a prompt that is no text.
+    """
+    vectors = dict(request)
+    sensors = {name: vectors.pop(name) for name in contract.sensors if name in vectors}
+    words = vectors.pop(PROMPT, None) if contract.instruction else None
+    missing = sorted(contract.sensors.keys() - sensors.keys())
+    if missing:
+        raise HandoffError(f"fields: missing {missing}; the policy is shown {sorted(contract.sensors)}.")
+    if words is not None and not (isinstance(words, str) and len(words) <= LONGEST_PROMPT):
+        raise HandoffError(f"{PROMPT}: is {_named(words)}, expected text of at most {LONGEST_PROMPT} characters.")
+    if contract.observation or vectors:
+        vector = stack_fields(contract, vectors)
+    else:
+        vector = np.zeros((1, contract.n_obs_steps, 0), np.float32)
+    if not contract.sensors and not contract.instruction:
+        return vector
+    shown = {name: _sensor(contract, name, value) for name, value in sensors.items()}
+    return PolicyInput(vector, shown, () if words is None else (words,))
+
+
 def split_fields(contract: Contract, observation: np.ndarray) -> dict[str, np.ndarray]:
     """Per field `(n_obs_steps, *shape)` of its declared dtype: what `stack_fields` makes `(n_obs_steps, O)` from."""
     fields, begin = {}, 0
@@ -160,9 +194,23 @@ def check_noise(contract: Contract, noise: Any) -> np.ndarray:
     return _float32(NOISE, noise)
 
 
+def _sensor(contract: Contract, name: str, value: Any) -> np.ndarray:
+    """`(1, n_obs_steps, *shape)` of its declared dtype."""
+    spec, steps = contract.sensors[name], contract.n_obs_steps
+    if not isinstance(value, np.ndarray):
+        raise HandoffError(f"{name}: is {_named(value)}, expected an array. Send NumPy arrays.")
+    array = value[None] if steps == 1 and value.ndim == len(spec.shape) else value
+    if spec.unit == "u8" and array.dtype != np.uint8:
+        raise HandoffError(f"{name}: pictures are {array.dtype}, expected uint8 from 0 to 255. Were they scaled?")
+    check_field(name, spec, array)
+    if len(array) != steps:
+        raise HandoffError(f"{name}: {len(array)} steps, expected the newest {steps}. Does the client keep a history?")
+    return array.astype(spec.dtype)[None]
+
+
 def _float32(name: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
-        narrow = np.asarray(array, dtype=np.float32)
+        narrow = np.array(array, dtype=np.float32)
     if not np.isfinite(narrow).all():
         raise HandoffError(f"{name}: holds a value beyond float32, {np.abs(array).max()}. Is its unit right?")
     return narrow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol as Interface
 from typing import runtime_checkable
@@ -13,7 +13,7 @@ from robots.config import config
 from robots.errors import HandoffError
 from robots.noise import chunk_noise
 from robots.spec import ActionSpec
-from robots.types import Observation, Policy, VecEnv
+from robots.types import Observation, Policy, PolicyInput, SeeingPolicy, VecEnv
 from sim.protocol import Protocol, Sampling, agreed
 
 
@@ -37,6 +37,9 @@ class Agent(Interface):
         ...
 
 
+_VECTOR = ""
+"""Name of the observation vector among the histories; no field is called so."""
+
 AgentFor = Callable[[VecEnv], Agent]
 """Makes the agent for worlds that it is about to act in; whatever is slow to load was loaded before."""
 
@@ -46,7 +49,11 @@ class Chunking:
     """How a chunk policy reads history and how much of each chunk is executed."""
 
     fields: tuple[str, ...] = ("keypoints", "agent")
-    """Observation fields of one step, flattened and concatenated in this order."""
+    """Observation fields of one step, flattened and concatenated in this order; without any the vector is empty."""
+    sensors: tuple[str, ...] = ()
+    """Cameras and point clouds that the policy is shown, by their fields."""
+    instruction: str | None = None
+    """What the policy is told to do; None tells it nothing."""
     action_size: int = 2
     """A, entries of one action."""
     n_obs_steps: int = 2
@@ -72,7 +79,7 @@ def chunking_under(protocol: Protocol, own: Chunking) -> Chunking:
 class ChunkAgent:
     """Receding horizon: a chunk policy, of whose every chunk a few actions are executed. An `Agent`."""
 
-    def __init__(self, policy: Policy, chunking: Chunking, sampling: Sampling | None = None) -> None:
+    def __init__(self, policy: Policy | SeeingPolicy, chunking: Chunking, sampling: Sampling | None = None) -> None:
         """Takes a loaded policy.
 
         Args:
@@ -95,7 +102,7 @@ class ChunkAgent:
         """See `Agent.reset`."""
         sizes = self._chunking
         self._seeds, self._step = [int(seed) for seed in seeds], 0
-        self._history_NTO: np.ndarray | None = None
+        self._history: dict[str, np.ndarray] = {}
         self._chunk_NHA = np.zeros((len(seeds), sizes.horizon, sizes.action_size), dtype=np.float32)
 
     def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
@@ -105,26 +112,25 @@ class ChunkAgent:
             HandoffError: the policy answered a wrong shape or a non-finite value.
         """
         sizes = self._chunking
-        newest_NO = _flatten(observation, sizes.fields)
-        if self._history_NTO is None:
-            self._history_NTO = np.repeat(newest_NO[:, None], sizes.n_obs_steps, axis=1)
-        else:
-            self._history_NTO = np.concatenate([self._history_NTO[:, 1:], newest_NO[:, None]], axis=1)
+        for name, newest in _seen(observation, sizes).items():
+            before = self._history.get(name)
+            shown = [before[:, 1:], newest[:, None]] if before is not None else [newest[:, None]] * sizes.n_obs_steps
+            self._history[name] = np.concatenate(shown, axis=1)
         index, offset = divmod(self._step, sizes.n_action_steps)
         if offset == 0:
             rows = np.flatnonzero(running)
-            self._chunk_NHA[rows] = self._predict(self._history_NTO[rows], [self._seeds[i] for i in rows], index)
+            self._chunk_NHA[rows] = self._predict(rows, [self._seeds[i] for i in rows], index)
         self._step += 1
         return self._chunk_NHA[:, sizes.n_obs_steps - 1 + offset].copy()
 
-    def _predict(self, history_RTO: np.ndarray, seeds: Sequence[int], index: int) -> np.ndarray:
-        """Chunk number `index` of the episodes `seeds`, checked: (len(seeds), horizon, A)."""
+    def _predict(self, rows: np.ndarray, seeds: Sequence[int], index: int) -> np.ndarray:
+        """Chunk number `index` of the worlds `rows`, whose episodes are `seeds`, checked: (len(rows), horizon, A)."""
         shape = (self._chunking.horizon, self._chunking.action_size)
         if self._sampling.noise == "zero":
             noise = np.zeros((len(seeds), *shape), dtype=np.float32)
         else:
             noise = np.stack([chunk_noise(seed, index, *shape) for seed in seeds])
-        chunk = np.asarray(self._policy(history_RTO, noise))
+        chunk = np.asarray(self._ask(rows, noise))
         if chunk.shape != noise.shape:
             raise HandoffError(
                 f"policy output: shape {chunk.shape}, expected {noise.shape} (worlds, horizon, action). "
@@ -137,6 +143,15 @@ class ChunkAgent:
                 f"of the episode with seed {seeds[row]}, expected finite. Did training diverge?"
             )
         return chunk
+
+    def _ask(self, rows: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        sizes, vector = self._chunking, self._history[_VECTOR][rows]
+        if not sizes.sensors and sizes.instruction is None:
+            return self._policy(vector, noise)
+        sensors = {name: self._history[name][rows] for name in sizes.sensors}
+        told = () if sizes.instruction is None else (sizes.instruction,) * len(rows)
+        # Whoever names sensors or an instruction hands over a policy that can be shown them.
+        return self._policy(PolicyInput(vector, sensors, told), noise)  # type: ignore[arg-type]
 
 
 class RandomAgent:
@@ -213,9 +228,15 @@ class ReplayAgent:
         return self._actions_NTA[:, self._step - 1]
 
 
-def _flatten(observation: Observation, fields: Sequence[str]) -> np.ndarray:
-    missing = [name for name in fields if name not in observation]
+def _seen(observation: Observation, sizes: Chunking) -> Mapping[str, np.ndarray]:
+    """Per sensor `(N, ...)` as the world shows it, and under `_VECTOR` `(N, O)` float32 of all fields."""
+    missing = [name for name in (*sizes.fields, *sizes.sensors) if name not in observation]
     if missing:
-        raise HandoffError(f"observation: no field {missing}; the world has {sorted(observation)}. Another task?")
-    parts = [observation[name].reshape(len(observation[name]), -1) for name in fields]
-    return np.concatenate(parts, axis=1).astype(np.float32)
+        raise HandoffError(
+            f"observation: no field {missing}; the world has {sorted(observation)}. Another task, or a protocol whose "
+            "worlds make no pictures?"
+        )
+    count = len(next(iter(observation.values())))
+    parts = [observation[name].reshape(count, -1) for name in sizes.fields]
+    vector_NO = np.concatenate(parts, axis=1).astype(np.float32) if parts else np.zeros((count, 0), np.float32)
+    return {_VECTOR: vector_NO, **{name: observation[name] for name in sizes.sensors}}

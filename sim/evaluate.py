@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from typing import Protocol as Interface
 
 import numpy as np
@@ -49,6 +49,8 @@ class EvaluateConfig:
     """Processes. They take whole batches, so the result does not depend on their number."""
     videos: int = 4
     """Episodes filmed, failed ones first; 0 films none."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Where a policy that torch runs computes; only networks too wide for a processor gain from CUDA."""
     confidence: float = 0.95
     """Of every interval, two-sided."""
 
@@ -60,9 +62,10 @@ def make_env(protocol: Protocol, num_envs: int, pictures: bool = False) -> VecEn
         HandoffError: an unknown task or option, an engine that is not installed, or no OpenGL for pictures.
     """
     if (protocol.engine, protocol.task) == PUBLISHED_PUSH_T:
-        from sim.gym import PushTVecEnv
+        from sim.gym_push_t import PushTConfig, PushTVecEnv
 
-        return PushTVecEnv(num_envs, FRAME_SIZE)
+        shown = validate(PushTConfig, protocol.options, f"protocol {protocol.name}: options")
+        return PushTVecEnv(num_envs, FRAME_SIZE, shown)
     from sim.cameras import CamerasConfig
     from sim.make import WorldConfig, make_worlds
 

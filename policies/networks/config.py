@@ -61,6 +61,8 @@ NetworkConfig = Annotated[MlpConfig | UnetConfig | TransformerConfig, Discrimina
 class ImageEncoderConfig:
     """ResNet-18 with GroupNorm, spatial softmax, random crop: Diffusion Policy's encoder of one camera."""
 
+    channels: tuple[int, ...] = (64, 128, 256, 512)
+    """Of the ResNet's stages, two blocks each; multiples of 16. The default is ResNet-18."""
     crop: tuple[int, int] = (84, 84)
     """Height and width that are left of a picture [px]: at random in training, the middle otherwise."""
     keypoints: int = 32

@@ -20,7 +20,8 @@ from torch.nn.functional import relu
 
 from robots.errors import HandoffError
 
-_CHANNELS = (64, 128, 256, 512)
+RESNET_18 = (64, 128, 256, 512)
+"""Channels of its four stages."""
 _BLOCKS = 2
 _GROUP = 16
 """Channels per group of a GroupNorm."""
@@ -33,13 +34,20 @@ class ImageEncoder(nn.Module):
         crop: height and width that are left of a picture [px].
         keypoints: K.
         features: F.
+        channels: of the trunk's stages.
     """
 
-    def __init__(self, crop: tuple[int, int] = (84, 84), keypoints: int = 32, features: int = 64) -> None:
+    def __init__(
+        self,
+        crop: tuple[int, int] = (84, 84),
+        keypoints: int = 32,
+        features: int = 64,
+        channels: tuple[int, ...] = RESNET_18,
+    ) -> None:
         super().__init__()
         self.crop = crop
-        self.trunk = ResNet18()
-        self.softmax = SpatialSoftmax(_CHANNELS[-1], keypoints)
+        self.trunk = ResNet18(channels)
+        self.softmax = SpatialSoftmax(channels[-1], keypoints)
         self.output = nn.Linear(2 * keypoints, features)
 
     def forward(self, image_BTHWC: Tensor, corner_BT2: Tensor | None = None) -> Tensor:
@@ -67,18 +75,27 @@ class ImageEncoder(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Maps (N, 3, H, W) to (N, 512, H / 32, W / 32), rounded up; no pooling over places at the end."""
+    """Maps (N, 3, H, W) to (N, 512, H / 32, W / 32), rounded up; no pooling over places at the end.
 
-    def __init__(self) -> None:
+    Args:
+        channels: of the stages, every one of which after the first halves height and width.
+
+    Raises:
+        HandoffError: no stage, or channels that do not fall into groups.
+    """
+
+    def __init__(self, channels: tuple[int, ...] = RESNET_18) -> None:
         super().__init__()
-        first = _CHANNELS[0]
+        if not channels or any(width < _GROUP or width % _GROUP for width in channels):
+            raise HandoffError(f"image encoder: channels {channels}, expected at least one, multiples of {_GROUP}.")
+        first = channels[0]
         self.stem = nn.Sequential(_convolution(3, first, 7, 2), _norm(first), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
         blocks, inputs = [], first
-        for channels in _CHANNELS:
+        for stage, outputs in enumerate(channels):
             for block in range(_BLOCKS):
-                stride = 2 if block == 0 and channels != first else 1
-                blocks.append(BasicBlock(inputs, channels, stride))
-                inputs = channels
+                stride = 2 if block == 0 and stage > 0 else 1
+                blocks.append(BasicBlock(inputs, outputs, stride))
+                inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -140,7 +157,7 @@ def random_corners(
         crop: height and width of what is left [px].
         generator: of the random numbers.
     """
-    _check_crop(size, crop)
+    check_crop(size, crop)
     corners = [
         torch.randint(0, whole - part + 1, shape, generator=generator) for whole, part in zip(size, crop, strict=True)
     ]
@@ -154,7 +171,7 @@ def crop_images(image_NHWC: Tensor, crop: tuple[int, int], corner_N2: Tensor | N
         HandoffError: the pictures are smaller than the crop.
     """
     size = (image_NHWC.shape[1], image_NHWC.shape[2])
-    _check_crop(size, crop)
+    check_crop(size, crop)
     if corner_N2 is None:
         top, left = ((whole - part) // 2 for whole, part in zip(size, crop, strict=True))
         return image_NHWC[:, top : top + crop[0], left : left + crop[1]]
@@ -165,7 +182,12 @@ def crop_images(image_NHWC: Tensor, crop: tuple[int, int], corner_N2: Tensor | N
     return image_NHWC[picture_N[:, None, None], row_NH[:, :, None], column_NW[:, None, :]]
 
 
-def _check_crop(size: tuple[int, int], crop: tuple[int, int]) -> None:
+def check_crop(size: tuple[int, ...], crop: tuple[int, int]) -> None:
+    """Checks that a crop fits into a picture; both are height and width [px].
+
+    Raises:
+        HandoffError: it does not.
+    """
     if not (0 < crop[0] <= size[0] and 0 < crop[1] <= size[1]):
         raise HandoffError(
             f"image encoder: a crop of {crop[0]}x{crop[1]} px from pictures of {size[0]}x{size[1]} px, expected one "

@@ -97,6 +97,7 @@ def _policy(pictures: bool, plain: bool, precision: str) -> tuple[nn.Module, Obj
 
     from policies.config import Shapes
     from policies.diffusion import DiffusionPolicy
+    from policies.frames import Frames
     from policies.imitation import imitation_objective
     from policies.networks.config import UnetConfig
     from policies.policy_config import DiffusionPolicyConfig
@@ -120,7 +121,7 @@ def _policy(pictures: bool, plain: bool, precision: str) -> tuple[nn.Module, Obj
         torch.arange(count)[:, None].expand(count, STEPS),
         torch.randn(count, HORIZON, ACTION),
         torch.zeros(count, HORIZON, dtype=torch.bool),
-        {"image": torch.randint(0, 256, (count, *picture), dtype=torch.uint8)} if pictures else {},
+        {"image": Frames([torch.randint(0, 256, (count, *picture), dtype=torch.uint8)])} if pictures else {},
     )
     return module, imitation_objective(module, windows, IMAGE_BATCH if pictures else STATE_BATCH, 0, precision)
 

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from pathlib import Path
+
 import pytest
 
+import configs
 from flows.compose import available, compose
-from flows.pipeline import PipelineConfig
-from policies.networks.config import TransformerConfig, UnetConfig
+from flows.pipeline import PipelineConfig, stages
+from flows.plan import plan
+from flows.protocols import read_protocol
+from policies.networks.config import NetworkConfig, TransformerConfig, UnetConfig
+from policies.policy_config import ActConfig, DiffusionPolicyConfig
+from robots.config import to_plain
 from robots.errors import HandoffError
+
+FAMILY = "pretrain.policy"
+POLICIES = sorted(file.stem for file in (Path(configs.__path__[0]) / "policy").glob("*.yaml"))
+DENOISERS = ("mlp", "unet", "unet_image", "transformer", "flow")
+"""Policies of the diffusion family; all others are called like their family."""
+
+
+def chosen(name: str, folder: Path) -> list[str]:
+    """Overrides that choose a policy, with what it cannot do without."""
+    return [f"+policy={name}", *([f"{FAMILY}.backbone.folder={folder}"] if name in ("vla", "token_vla") else [])]
 
 
 @pytest.mark.parametrize("name", available())
@@ -48,20 +66,88 @@ def test_unknown_pipeline_gets_a_suggestion() -> None:
         compose("dem")
 
 
+def denoiser(composed: PipelineConfig) -> NetworkConfig:
+    """Of a diffusion policy."""
+    assert isinstance(composed.pretrain.policy, DiffusionPolicyConfig)
+    return composed.pretrain.policy.network
+
+
 def test_a_policy_of_the_group_brings_its_network_and_its_rates() -> None:
     unet = compose("demo", ["+policy=unet"])
-    assert unet.pretrain.policy.network == UnetConfig()
+    assert denoiser(unet) == UnetConfig()
     assert unet.pretrain.policy.n_obs_steps == 2
-    assert (unet.pretrain.training.learning_rate, unet.pretrain.training.warmup_steps) == (1e-4, 500)
+    training = unet.pretrain.training
+    assert (training.learning_rate, training.warmup_steps, training.betas) == (1e-4, 500, (0.95, 0.999))
     transformer = compose("demo", ["+policy=transformer"])
-    assert transformer.pretrain.policy.network == TransformerConfig()
-    assert transformer.pretrain.training.weight_decay == 0.1
+    assert denoiser(transformer) == TransformerConfig()
+    assert (transformer.pretrain.training.weight_decay, transformer.pretrain.training.decay) == (0.1, "matrices")
     assert compose("demo", ["+policy=mlp"]) == compose("demo")
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_of_the_group_replaces_the_whole_node(name: str, tmp_path: Path) -> None:
+    model = compose("demo", chosen(name, tmp_path)).pretrain.policy
+    assert model.kind == ("diffusion" if name in DENOISERS else name)
+    assert set(to_plain(model)) == {field.name for field in fields(model)}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_of_the_group_can_be_planned(name: str, tmp_path: Path) -> None:
+    composed = compose("demo", [*chosen(name, tmp_path), "ingest.download=false"])
+    names = [stage.name for stage in stages(composed, fetch=False)]
+    assert names[:2] == ["ingest", "pretrain"]
+    assert ("deploy" in names) == (name in DENOISERS and name != "unet_image")
+    assert plan(stages(composed, fetch=False), tmp_path)[0].fate == "run"
+
+
+def test_a_family_without_a_default_for_a_key_names_it() -> None:
+    with pytest.raises(HandoffError, match=r"pretrain\.policy\.backbone\.folder must be given"):
+        compose("demo", [f"family@{FAMILY}=vla"])
+
+
+def test_an_override_reaches_the_chosen_family() -> None:
+    model = compose("demo", [f"family@{FAMILY}=act", f"{FAMILY}.kl_weight=3"]).pretrain.policy
+    assert isinstance(model, ActConfig)
+    assert model.kl_weight == 3.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([f"{FAMILY}.kl_weight=3"], "'pretrain.policy.kl_weight'. Does the key belong to another policy family"),
+        ([f"family@{FAMILY}=act", f"{FAMILY}.kl_wieght=3"], "did you mean 'pretrain.policy.kl_weight'"),
+        ([f"family@{FAMILY}=act", f"{FAMILY}.kl_weight=much"], "'pretrain.policy.kl_weight' is 'much'"),
+        (["+policy=bcc"], "bcc"),
+    ],
+)
+def test_a_key_that_the_family_does_not_have_is_named_by_its_path(overrides: list[str], message: str) -> None:
+    with pytest.raises(HandoffError) as caught:
+        compose("demo", overrides)
+    assert message in str(caught.value)
+
+
+def test_push_t_from_pictures_is_the_paper_at_the_protocol_that_shows_them() -> None:
+    composed = compose("push_t_image")
+    assert composed.protocol == read_protocol("push_t_image")
+    published = read_protocol("push_t_published")
+    assert composed.protocol == replace(published, name="push_t_image", options={"picture": 96})
+    model, training = composed.pretrain.policy, composed.pretrain.training
+    assert (model.observation_fields, model.image_fields) == (("agent",), ("image",))
+    assert (model.n_obs_steps, model.horizon, model.n_action_steps) == (2, 16, 8)
+    assert denoiser(composed) == UnetConfig(widths=(512, 1024, 2048), time_embedding=128)
+    assert (training.batch_size, training.learning_rate, training.weight_decay) == (64, 1e-4, 1e-6)
+    assert (training.betas, training.schedule, training.warmup_steps) == ((0.95, 0.999), "cosine", 500)
+    assert (training.ema_power, training.device, composed.evaluate.device) == (0.75, "cuda", "cuda")
+
+
+def test_push_t_from_pictures_can_be_tried_out_without_a_gpu() -> None:
+    composed = compose("push_t_image", ["pretrain.training.device=cpu", "pretrain.training.steps=3"])
+    assert (composed.pretrain.training.device, composed.evaluate.device) == ("cpu", "cpu")
 
 
 def test_an_override_reaches_the_chosen_network() -> None:
     composed = compose("demo", ["+policy=unet", "pretrain.policy.network.widths=[64,128]"])
-    assert composed.pretrain.policy.network == UnetConfig(widths=(64, 128))
+    assert denoiser(composed) == UnetConfig(widths=(64, 128))
 
 
 def test_a_key_of_another_network_is_named_by_its_path() -> None:

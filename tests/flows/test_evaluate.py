@@ -14,12 +14,22 @@ import flows.evaluate
 from flows.__main__ import main
 from flows.evaluate import Entrant, evaluate_until_decided, make_agent
 from flows.protocols import push_t_published
-from flows.stages.evaluate import checkpoint_agent
+from flows.stages.evaluate import checkpoint_agent, instruction_of, sampler_steps
 from policies.checkpoint import save_policy
 from policies.config import PolicyCard
 from policies.diffusion import DiffusionPolicy
-from policies.networks.config import MlpConfig
-from policies.policy_config import DiffusionPolicyConfig
+from policies.load import new_module
+from policies.networks.config import ImageEncoderConfig, MlpConfig
+from policies.policy_config import (
+    ActConfig,
+    BackboneConfig,
+    BehaviourCloningConfig,
+    BesoConfig,
+    DiffusionPolicyConfig,
+    PolicyConfig,
+    TokenVlaConfig,
+    VlaConfig,
+)
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.types import Step
@@ -42,6 +52,11 @@ score: {of: reward, over: max}
 """
 
 
+PLAIN = DiffusionPolicyConfig(
+    train_timesteps=20, inference_steps=2, network=MlpConfig(width=16, blocks=1, time_embedding=8)
+)
+
+
 @pytest.fixture
 def protocol(tmp_path: Path) -> str:
     path = tmp_path / "short.yaml"
@@ -52,9 +67,7 @@ def protocol(tmp_path: Path) -> str:
 @pytest.fixture
 def policies(tmp_path: Path) -> list[str]:
     """Two checkpoints of small push-T policies that have learned nothing."""
-    sizes = DiffusionPolicyConfig(
-        train_timesteps=20, inference_steps=2, network=MlpConfig(width=16, blocks=1, time_embedding=8)
-    )
+    sizes = PLAIN
     card = PolicyCard(
         task="push_t",
         rate_hz=10.0,
@@ -70,6 +83,24 @@ def policies(tmp_path: Path) -> list[str]:
         folders[-1].mkdir(parents=True)
         save_policy(folders[-1], card, module.state_dict())
     return [str(folder) for folder in folders]
+
+
+def save_untrained(folder: Path, model: PolicyConfig) -> Path:
+    """A checkpoint in `folder` of a push-T policy that has learned nothing."""
+    specs = {"keypoints": FieldSpec(shape=(9, 2)), "agent": FieldSpec(shape=(2,))}
+    camera = FieldSpec(shape=(48, 48, 3), dtype="uint8", unit="u8")
+    card = PolicyCard(
+        task="push_t",
+        rate_hz=10.0,
+        observation={name: specs[name] for name in model.observation_fields},
+        sensors=dict.fromkeys(model.image_fields, camera),
+        action=FieldSpec(shape=(2,)),
+        model=model,
+    )
+    torch.manual_seed(0)
+    folder.mkdir(parents=True)
+    save_policy(folder, card, new_module(model, card.shapes).state_dict())
+    return folder
 
 
 def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -191,6 +222,81 @@ def test_protocol_that_rules_the_sampler_overrides_or_refuses(policies: list[str
     onnx_models.save_policy(tmp_path / "policy.onnx", sampler="one-step")
     with pytest.raises(HandoffError, match=r"sampling\.denoising_steps is 4, this agent has 1"):
         make_agent(str(tmp_path / "policy.onnx"), ruled)
+
+
+def test_a_policy_that_sees_pictures_is_evaluated_where_the_worlds_show_them(
+    tmp_path: Path, protocol: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = replace(
+        PLAIN,
+        observation_fields=("agent",),
+        image_fields=("image",),
+        n_obs_steps=2,
+        image_encoder=ImageEncoderConfig(channels=(16, 16), crop=(40, 40), keypoints=2, features=4),
+    )
+    policy, out = str(save_untrained(tmp_path / "seeing", model)), tmp_path / "out"
+    blind = failure(capsys, "evaluate", protocol, "--policy", policy, "--out", str(out))
+    assert "no field ['image']; the world has ['agent', 'block_pose', 'keypoints']" in blind
+    Path(protocol).write_text(SHORT + "options: {picture: 48}\n")
+    assert main(["evaluate", protocol, "--policy", policy, "--out", str(out), "--videos", "0"]) == 0
+    result = json.loads((out / "episodes.json").read_text())
+    assert len(result["episodes"]) == 10
+    assert result["execution"]["sensors"] == ["image"]
+    assert result["protocol"]["options"] == {"picture": 48}
+
+
+def test_an_option_that_the_benchmark_does_not_have_is_refused(
+    tmp_path: Path, protocol: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(protocol).write_text(SHORT + "options: {pictures: 48}\n")
+    arguments = ("evaluate", protocol, "--policy", "random", "--out", str(tmp_path / "out"))
+    assert "unknown key 'protocol short: options.pictures', did you mean 'picture'" in failure(capsys, *arguments)
+
+
+def test_a_policy_that_answers_in_one_pass_is_evaluated(tmp_path: Path, protocol: str) -> None:
+    policy, out = save_untrained(tmp_path / "cloned", BehaviourCloningConfig(hidden=(8,))), tmp_path / "out"
+    assert main(["evaluate", protocol, "--policy", str(policy), "--out", str(out), "--videos", "0"]) == 0
+    assert json.loads((out / "episodes.json").read_text())["execution"]["denoising_steps"] == 1
+    ruled = replace(push_t_published(), sampling=Sampling(denoising_steps=1))
+    assert checkpoint_agent(policy, ruled)[1]["denoising_steps"] == 1
+    with pytest.raises(HandoffError, match=r"sampling\.denoising_steps is 4, this agent has 1"):
+        checkpoint_agent(policy, replace(ruled, sampling=Sampling(denoising_steps=4)))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused(policies: list[str]) -> None:
+    load, _ = checkpoint_agent(Path(policies[0]), push_t_published(), device="cuda")
+    with pytest.raises(HandoffError, match="torch finds no CUDA device"):
+        load()
+
+
+def test_steps_of_every_family() -> None:
+    backbone = BackboneConfig(folder="")
+    own = {
+        family.kind: sampler_steps(family)
+        for family in (
+            DiffusionPolicyConfig(inference_steps=5),
+            BesoConfig(sampling_steps=3),
+            VlaConfig(backbone=backbone, inference_steps=7),
+            ActConfig(),
+            BehaviourCloningConfig(),
+            TokenVlaConfig(backbone=backbone),
+        )
+    }
+    assert own == {"diffusion": 5, "beso": 3, "vla": 7, "act": None, "bc": None, "token_vla": None}
+
+
+def test_a_policy_that_reads_is_told_the_given_words_or_those_of_its_training(tmp_path: Path) -> None:
+    model = VlaConfig(backbone=BackboneConfig(folder=""))
+    card = PolicyCard(task="push_t", rate_hz=10.0, observation={}, action=FieldSpec(shape=(2,)), model=model)
+    own = replace(card, model=replace(model, instruction="push the T home"))
+    assert instruction_of(card) == "push t"
+    assert instruction_of(own) == "push the T home"
+    assert instruction_of(own, "go") == "go"
+    plain = replace(card, model=PLAIN)
+    assert instruction_of(plain) is None
+    with pytest.raises(HandoffError, match="the family 'diffusion' reads no instructions"):
+        instruction_of(plain, "go")
 
 
 def test_expert_solves_the_task_it_was_scripted_for(tmp_path: Path) -> None:

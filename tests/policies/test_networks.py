@@ -211,6 +211,18 @@ def test_the_trunk_is_resnet_18_with_group_norm_throughout():
     assert trunk(torch.zeros(1, 3, 84, 84)).shape == (1, 512, 3, 3)
 
 
+def test_a_trunk_may_have_other_channels_and_fewer_stages():
+    # 44 px: 22 after the stem's convolution, 11 after its pooling, 6 after the second stage.
+    assert ResNet18((16, 32))(torch.zeros(1, 3, 44, 44)).shape == (1, 32, 6, 6)
+    assert ResNet18((16, 16, 16))(torch.zeros(1, 3, 44, 44)).shape == (1, 16, 3, 3)
+
+
+@pytest.mark.parametrize("channels", [(), (64, 100), (0, 16)])
+def test_channels_that_do_not_fall_into_groups_are_refused(channels: tuple[int, ...]):
+    with pytest.raises(HandoffError, match="expected at least one, multiples of 16"):
+        ResNet18(channels)
+
+
 @pytest.mark.parametrize(
     ("row", "column", "place"), [(0, 0, (-1, -1)), (0, 4, (1, -1)), (2, 1, (-0.5, 1)), (1, 2, (0, 0))]
 )

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from policies.normalize import MinMaxNormalizer, MinMaxStatistics, StandardNormalizer
+from policies.normalize import MinMaxNormalizer, MinMaxStatistics, MomentStatistics, StandardNormalizer
 from robots.errors import HandoffError
 
 
@@ -78,3 +78,35 @@ def test_standard_normaliser_only_centres_a_constant():
 def test_standard_normaliser_refuses_what_is_not_finite():
     with pytest.raises(HandoffError, match="all of them finite"):
         StandardNormalizer((1,)).fit(np.array([[np.nan]]))
+
+
+def test_mean_and_deviation_of_parts_are_those_worked_by_hand():
+    statistics = MomentStatistics((1,))
+    for part in ([1.0, 3.0], [], [5.0]):
+        statistics.update(np.array(part)[:, None])
+    assert statistics.count == 3
+    # The distances from 3 are -2, 0 and 2.
+    assert statistics.mean.tolist() == pytest.approx([3.0], abs=1e-15)
+    assert statistics.deviation.tolist() == pytest.approx([np.sqrt(8 / 3)], abs=1e-15)
+
+
+def test_parts_give_the_moments_of_the_whole_far_from_zero():
+    values = (1000.0 + 1e-3 * np.random.default_rng(0).normal(size=(3000, 4, 2))).astype(np.float32)
+    parts, whole = StandardNormalizer((4, 2)), StandardNormalizer((4, 2))
+    statistics = MomentStatistics((4, 2))
+    for part in np.array_split(values, 17):
+        statistics.update(part)
+    parts.fit_moments(statistics)
+    whole.fit(values)
+    assert torch.equal(parts.centre, whole.centre)
+    assert torch.equal(parts.scale, whole.scale)
+
+
+def test_moments_without_data_are_refused():
+    with pytest.raises(HandoffError, match="no data seen"):
+        StandardNormalizer((1,)).fit_moments(MomentStatistics((1,)))
+
+
+def test_moments_of_another_shape_are_refused():
+    with pytest.raises(HandoffError, match=r"\(5, 2\), expected \(N, \*\(3,\)\)"):
+        MomentStatistics((3,)).update(np.zeros((5, 2)))

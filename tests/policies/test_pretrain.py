@@ -13,6 +13,7 @@ from policies.demonstrations import read_demonstrations
 from policies.load import load_policy
 from policies.networks.config import NetworkConfig, TransformerConfig, UnetConfig
 from policies.pretrain import PretrainConfig, pretrain
+from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.types import no_progress
 from tests.policies.conftest import TINY, write_demonstrations
@@ -112,11 +113,12 @@ def test_metrics_say_what_was_done(finished):
     assert metrics["precision"] == "fp32"
     assert metrics["validation_loss"] > 0
     assert metrics["windows"] < sum(range(10, 22)) - 12
+    assert metrics["windows_per_store"] == {"demos": metrics["windows"]}
 
 
 def test_only_the_policy_and_its_curve_are_left(finished):
     names = {path.name for path in finished[0].iterdir()}
-    assert names == {"config.json", "policy.safetensors", "loss.jsonl", "loss.png"}
+    assert names == {"config.json", "policy.safetensors", "loss.jsonl", "loss.png", "samples.png"}
 
 
 def test_the_card_says_what_the_policy_expects(finished):
@@ -150,18 +152,16 @@ def test_a_field_that_is_not_there_is_named(demos: Path, tmp_path: Path):
 
 
 def test_data_that_are_not_finite_are_refused(demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from robots.episodes.store import EpisodeStore
+    read = EpisodeStore.read
 
-    column = EpisodeStore.column
-
-    def damaged(store: EpisodeStore, stream: str, field: str) -> np.ndarray:
-        values = column(store, stream, field)
-        if field == "agent":
-            values[5, 1] = np.nan
+    def damaged(store: EpisodeStore, episode: int, stream: str, fields: list[str]) -> dict[str, np.ndarray]:
+        values = read(store, episode, stream, fields)
+        if episode == 3:
+            values["agent"][5, 1] = np.nan
         return values
 
-    monkeypatch.setattr(EpisodeStore, "column", damaged)
-    with pytest.raises(HandoffError, match="field 'agent' is not finite at step 5"):
+    monkeypatch.setattr(EpisodeStore, "read", damaged)
+    with pytest.raises(HandoffError, match="episode 3: field 'agent' is not finite at step 5"):
         pretrain(CONFIG, demos, tmp_path, no_progress)
 
 
@@ -194,7 +194,7 @@ def test_other_networks_learn_and_act(network: NetworkConfig, demos: Path, tmp_p
     config = replace(CONFIG, policy=replace(TINY, network=network), training=replace(TRAINING, steps=250))
     metrics = pretrain(config, demos, tmp_path, no_progress)
     assert metrics["loss"] < 0.7 * read_curve(tmp_path)[0]["loss"]
-    assert read_card(tmp_path).model.network == network
+    assert read_card(tmp_path).model == config.policy
     chunk = load_policy(tmp_path)(np.zeros((3, 2, 4), np.float32), np.zeros((3, 4, 2), np.float32))
     assert chunk.shape == (3, 4, 2)
     assert np.isfinite(chunk).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,6 @@ from policies.success_classifier import (
     to_onnx,
     to_tensors,
 )
-from robots.config import to_plain
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -183,7 +183,7 @@ def test_the_same_seed_gives_the_same_weights(trained: Path, lamps: LabelledStep
 
 def train_lamps(lamps: LabelledSteps, out: Path, progress: Progress) -> None:
     """Trains with a checkpoint at every entry of the curve."""
-    training = TrainingConfig(**{**to_plain(CONFIG.training), "checkpoint_seconds": 0.0})
+    training = replace(CONFIG.training, checkpoint_seconds=0.0)
     train_success(TrainSuccessConfig(classifier=TINY, training=training), lamps, out, progress)
 
 

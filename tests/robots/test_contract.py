@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from robots.contract import Contract
@@ -21,6 +23,12 @@ def test_fields_keep_the_order_of_the_observation_vector() -> None:
 
 def test_observation_size_counts_every_entry() -> None:
     assert CONTRACT.observation_size == 20
+
+
+def test_a_contract_from_before_there_were_sensors_still_loads() -> None:
+    old = json.loads(CONTRACT.to_json())
+    assert (old.pop("sensors"), old.pop("instruction")) == ({}, False)
+    assert Contract.from_json(json.dumps(old)) == CONTRACT
 
 
 @pytest.mark.parametrize(

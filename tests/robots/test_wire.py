@@ -11,10 +11,12 @@ from hypothesis.extra import numpy as hnp
 from robots.contract import Contract
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
+from robots.types import PolicyInput
 from robots.wire import (
     check_noise,
     check_token,
     contract_digest,
+    observed,
     pack,
     split_fields,
     stack_fields,
@@ -265,3 +267,76 @@ def test_digest_tells_contracts_apart_by_the_order_of_their_fields():
 def test_token_unfit_for_a_header_is_refused(token):
     with pytest.raises(HandoffError, match="token"):
         check_token(token)
+
+
+SEEING = replace(
+    CONTRACT,
+    observation={"agent": FieldSpec(shape=(2,), unit="m")},
+    sensors={
+        "camera": FieldSpec(shape=(1, 2, 3), dtype="uint8", unit="u8"),
+        "cloud": FieldSpec(shape=(4, 3), unit="m"),
+    },
+    instruction=True,
+)
+
+
+def seen(steps=2):
+    return {
+        "agent": np.zeros((steps, 2), np.float32),
+        "camera": np.arange(6 * steps, dtype=np.uint8).reshape(steps, 1, 2, 3),
+        "cloud": np.ones((steps, 4, 3)),
+    }
+
+
+def row_of(contract, request):
+    row = observed(contract, request)
+    assert isinstance(row, PolicyInput)
+    return row
+
+
+def test_pictures_points_and_words_become_one_row():
+    row = row_of(SEEING, seen() | {"prompt": "push"})
+    assert row.vector.shape == (1, 2, 2)
+    assert row.sensors["camera"].tolist() == [np.arange(12).reshape(2, 1, 2, 3).tolist()]
+    assert (row.sensors["camera"].dtype, row.sensors["cloud"].dtype) == (np.uint8, np.float32)
+    assert row.instructions == ("push",)
+    assert row_of(SEEING, seen()).instructions == ()
+
+
+def test_a_contract_without_sensors_gives_the_plain_vector():
+    np.testing.assert_array_equal(observed(CONTRACT, observation()), stack_fields(CONTRACT, observation()))
+
+
+def test_one_step_may_come_without_its_axis():
+    single = replace(SEEING, n_obs_steps=1)
+    request = {name: array[0] for name, array in seen().items()}
+    row = row_of(single, request)
+    assert row.sensors["camera"].shape == (1, 1, 1, 2, 3)
+
+
+def test_a_policy_may_be_shown_pictures_alone():
+    alone = replace(SEEING, observation={}, sensors={"camera": SEEING.sensors["camera"]}, instruction=False)
+    assert row_of(alone, {"camera": seen()["camera"]}).vector.shape == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"camera": np.zeros((2, 1, 2, 3))}, "camera: pictures are float64, expected uint8"),
+        ({"camera": [1, 2]}, "camera: is a list, expected an array"),
+        ({"camera": np.zeros((2, 2, 1, 3), np.uint8)}, r"camera: shape \(2, 2, 1, 3\)"),
+        ({"camera": np.zeros((1, 1, 2, 3), np.uint8)}, "camera: 1 steps, expected the newest 2"),
+        ({"cloud": np.full((2, 4, 3), np.nan)}, "cloud: value at index"),
+        ({"wrist": np.zeros((2, 1, 2, 3), np.uint8)}, r"unknown \['wrist'\]"),
+        ({"prompt": 3}, "prompt: is of type int, expected text"),
+        ({"prompt": "a" * 2001}, "expected text of at most 2000"),
+    ],
+)
+def test_what_cannot_be_shown_is_named(changes, message):
+    with pytest.raises(HandoffError, match=message):
+        observed(SEEING, seen() | changes)
+
+
+def test_a_prompt_for_a_policy_that_does_not_read_is_refused():
+    with pytest.raises(HandoffError, match="prompt"):
+        observed(replace(SEEING, instruction=False), seen() | {"prompt": "push"})

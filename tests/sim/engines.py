@@ -42,10 +42,11 @@ class Entry:
     """Such as `pytest.mark.gpu`, or `pytest.mark.skipif(..., reason=...)`."""
 
 
-def make_push_t(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
-    from sim.gym import PushTEngine
+def make_push_t(picture: int | None, num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    from sim.gym_push_t import PushTConfig, PushTEngine
 
-    return Worlds(PushTEngine(num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps))
+    engine = PushTEngine(num_envs, config=PushTConfig(picture=picture))
+    return Worlds(engine, WorldsConfig(on_end=on_end, max_steps=max_steps))
 
 
 def make_gym_push_t(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
@@ -129,7 +130,8 @@ ENTRIES = [
     Entry("walk", make_walk, solve=walk_on),
     Entry("walk_of_all", make_walk_of_all, solve=walk_on),
     Entry("walk_in_workers", make_walk_in_workers, solve=walk_on, reuse=True),
-    Entry("gym_push_t_published", make_push_t),
+    Entry("gym_push_t_published", partial(make_push_t, None)),
+    Entry("gym_push_t_pictures", partial(make_push_t, 96)),
     Entry("gym_push_t", make_gym_push_t),
     Entry("gym_fetch_reach", partial(make_fetch, "FetchReach-v4"), reuse=True, solve=reach_for_the_goal),
     Entry("gym_fetch_pick_and_place", partial(make_fetch, "FetchPickAndPlace-v4"), reuse=True),

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -5,13 +7,34 @@ from robots.errors import HandoffError
 from robots.noise import chunk_noise
 from robots.spec import ActionSpec
 from sim.agent import ChunkAgent, Chunking, RandomAgent, ReplayAgent, chunking_under
-from sim.gym import PushTVecEnv
+from sim.gym_push_t import PushTVecEnv
 from sim.protocol import ChunkRule, Protocol, Sampling
 from sim.rollout import rollout
 from tests.sim.line import Line
 from tests.sim.test_rollout import BEST, LINE, Recorder
 
 PROTOCOL = Protocol(name="p", engine="gym", task="t", max_steps=9)
+
+
+class Seeing(Line):
+    """A line whose worlds also observe a picture of 2 px, as bright as the count of steps."""
+
+    def _observation(self):
+        observation = super()._observation()
+        count = (observation["place"] % 100).astype(np.uint8)
+        return {**observation, "camera": np.broadcast_to(count[:, :, None, None], (len(count), 1, 2, 3))}
+
+
+class Shown(Recorder):
+    """Keeps all that it is shown."""
+
+    def __init__(self):
+        super().__init__()
+        self.inputs = []
+
+    def __call__(self, observation, noise):
+        self.inputs.append(observation)
+        return super().__call__(observation.vector, noise)
 
 
 def test_execution_starts_at_the_action_of_the_newest_observation():
@@ -81,6 +104,47 @@ def test_more_actions_than_the_chunk_holds_are_refused():
 def test_unknown_field_lists_what_the_world_has():
     with pytest.raises(HandoffError, match=r"no field \['keypoints', 'agent'\].*\['place'\]"):
         rollout(ChunkAgent(Recorder(), Chunking()), Line(1), [5], 2, BEST)
+
+
+def test_a_policy_that_sees_is_shown_the_history_of_every_sensor():
+    policy = Shown()
+    rollout(ChunkAgent(policy, replace(LINE, sensors=("camera",))), Seeing(1), [3], 4, BEST)
+    assert [given.sensors["camera"][0, :, 0, 0, 0].tolist() for given in policy.inputs] == [[0, 0], [1, 2]]
+    assert policy.inputs[0].sensors["camera"].shape == (1, 2, 1, 2, 3)
+    assert policy.inputs[0].sensors["camera"].dtype == np.uint8
+    assert policy.observations == [[[300, 300]], [[301, 302]]]
+    assert policy.inputs[0].instructions == ()
+
+
+def test_pictures_of_running_worlds_only_are_shown():
+    policy = Shown()
+    agent = ChunkAgent(policy, replace(LINE, sensors=("camera",)))
+    rollout(agent, Seeing(3, {0: 1, 1: 99, 2: 3}.__getitem__), [0, 1, 2], 6, BEST)
+    assert [len(given.sensors["camera"]) for given in policy.inputs] == [3, 2, 1]
+
+
+def test_a_policy_that_reads_is_told_the_same_words_in_every_world():
+    policy = Shown()
+    rollout(ChunkAgent(policy, replace(LINE, instruction="go on")), Line(2), [3, 4], 1, BEST)
+    assert policy.inputs[0].instructions == ("go on", "go on")
+    assert policy.inputs[0].sensors == {}
+
+
+def test_a_policy_may_see_pictures_and_nothing_else():
+    shapes = []
+
+    def policy(observation, noise):
+        shapes.append(observation.vector.shape)
+        return noise
+
+    rollout(ChunkAgent(policy, replace(LINE, fields=(), sensors=("camera",))), Seeing(1), [3], 1, BEST)
+    assert shapes == [(1, 2, 0)]
+
+
+def test_a_world_without_the_camera_is_named_with_the_likely_cause():
+    agent = ChunkAgent(Shown(), replace(LINE, sensors=("camera",)))
+    with pytest.raises(HandoffError, match=r"no field \['camera'\]; the world has \['place'\].*make no pictures"):
+        rollout(agent, Line(1), [5], 2, BEST)
 
 
 def test_push_t_observation_is_18_keypoint_numbers_then_the_agent():

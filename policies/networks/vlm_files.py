@@ -1,0 +1,110 @@
+"""The small files of a pretrained vision-language model: its configuration, tokenizer and picture settings.
+
+They are read from a local folder, never from a hub, and travel with every policy that was trained on the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from policies.policy_config import BackboneConfig
+from robots.errors import HandoffError
+
+FAMILIES = {
+    "smolvlm": ("text_model", "vision_model", "connector"),
+    "idefics3": ("text_model", "vision_model", "connector"),
+    "paligemma": ("language_model", "vision_tower", "multi_modal_projector"),
+}
+"""The supported values of `model_type` in `config.json`, and what transformers calls the three parts there."""
+TEXT_FAMILIES = ("llama", "gemma")
+"""The same of the text layers; those of Gemma 2, which mask by layer, are not."""
+
+_CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
+_PICTURES = ("preprocessor_config.json", "processor_config.json")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a model's folder says of it beside the weights."""
+
+    config: Any
+    """Of transformers, with the text layers that are kept."""
+    tokenizer: Any
+    """Of the tokenizers library."""
+    mean: Sequence[float]
+    """Per channel, subtracted from pictures of 0 to 1."""
+    std: Sequence[float]
+    """Per channel, they are then divided by it."""
+    files: Mapping[str, bytes]
+    """By name, the files all this was read from."""
+
+
+def read_source(config: BackboneConfig) -> Source:
+    """What the folder says of its model beside the weights; errors of `load_backbone`."""
+    from tokenizers import Tokenizer
+    from transformers import AutoConfig
+
+    folder = Path(config.folder)
+    if not folder.is_dir():
+        raise HandoffError(
+            f"backbone: '{config.folder}' is no folder. Models are never fetched from a hub: download it, then name "
+            "the folder that holds config.json."
+        )
+    files = {name: _read(folder / name) for name in (_CONFIG, _TOKENIZER)}
+    files |= {name: _read(folder / name) for name in _PICTURES if (folder / name).exists()}
+    said = _parsed(folder / _CONFIG, files[_CONFIG])
+    family, text = said.get("model_type"), said.get("text_config", {}).get("model_type", "")
+    if family not in FAMILIES or text not in (*TEXT_FAMILIES, ""):
+        raise HandoffError(
+            f"{folder}: model_type is '{family}' with text layers '{text}', supported are {', '.join(FAMILIES)} with "
+            f"{' or '.join(TEXT_FAMILIES)}."
+        )
+    read = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if config.layers is not None:
+        if not 1 <= config.layers <= read.text_config.num_hidden_layers:
+            raise HandoffError(
+                f"backbone: layers is {config.layers}, expected 1 to {read.text_config.num_hidden_layers}, as many as "
+                f"{folder} has."
+            )
+        read.text_config.num_hidden_layers = config.layers
+    mean, std = _scaling(folder, files)
+    try:
+        tokenizer = Tokenizer.from_str(files[_TOKENIZER].decode())
+    except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
+        raise HandoffError(
+            f"{folder / _TOKENIZER}: no tokenizer ({error}). Was the file cut short by a copy?"
+        ) from None
+    # Some files bring settings for batches of dialogues, which would pad or cut an instruction unseen.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return Source(read, tokenizer, mean, std, files)
+
+
+def _scaling(folder: Path, files: Mapping[str, bytes]) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean and deviation of the model's pictures; 0.5 and 0.5, which scale to -1..1, where nothing is said."""
+    said: dict[str, Any] = {}
+    for name in _PICTURES:
+        if name in files and not said:
+            values = _parsed(folder / name, files[name])
+            said = values.get("image_processor", values)
+    return said.get("image_mean") or (0.5, 0.5, 0.5), said.get("image_std") or (0.5, 0.5, 0.5)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise HandoffError(
+            f"{file.parent}: no {file.name}, so no whole backbone is here. Was it copied in part?"
+        ) from None
+
+
+def _parsed(file: Path, data: bytes) -> dict[str, Any]:
+    try:
+        return json.loads(data)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise HandoffError(f"{file}: not JSON ({error}). Was the file cut short by a copy?") from None

@@ -1,0 +1,338 @@
+"""Policies that see pictures and point clouds: training, inference, export and serving, on a bright square to reach."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from flows.serve import open_policy
+from policies.chunk_policy import Batch, Observed
+from policies.config import Shapes, TrainingConfig
+from policies.diffusion import DiffusionPolicy
+from policies.export import ExportConfig, check_exportable, export
+from policies.load import load_module, load_policy
+from policies.networks.config import ImageEncoderConfig, PointEncoderConfig, UnetConfig
+from policies.networks.observation import ObservationEncoder
+from policies.policy_config import BackboneConfig, BesoConfig, PolicyConfig, TokenVlaConfig, VlaConfig
+from policies.pretrain import PretrainConfig, pretrain
+from policies.training import autocast, rng
+from real.controller import OnnxPolicy
+from robots.contract import CONTRACT_KEY, Contract
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+from robots.types import PolicyInput, no_progress
+from tests.policies.conftest import TINY
+from tests.policies.served import ask, served
+
+EDGE, CROP = 44, 40
+SEEING = replace(
+    TINY,
+    observation_fields=("agent",),
+    image_fields=("camera",),
+    inference_steps=1,
+    image_encoder=ImageEncoderConfig(channels=(16, 16, 32, 32), crop=(CROP, CROP), keypoints=8, features=16),
+    point_encoder=PointEncoderConfig(widths=(8, 16), features=8),
+    network=UnetConfig(widths=(16, 32), groups=4, time_embedding=16),
+)
+TRAINING = TrainingConfig(
+    steps=40, learning_rate=1e-3, batch_size=8, warmup_steps=5, log_every=10, precision="fp32", device="cpu"
+)
+CONFIG = PretrainConfig(policy=SEEING, training=TRAINING, validation_fraction=0.2)
+PICTURES = Shapes({"agent": (0, 2)}, 2, 0, {"camera": (EDGE, EDGE, 3)})
+CLOUDS = Shapes({"agent": (0, 2)}, 2, 0, {"cloud": (6, 3)})
+POINTS = replace(SEEING, image_fields=(), point_fields=("cloud",))
+
+
+def picture(goal: np.ndarray) -> np.ndarray:
+    """A white square of 8 px on black, whose corner lies at `goal` of the free places."""
+    image = np.zeros((EDGE, EDGE, 3), np.uint8)
+    row, column = (goal * (EDGE - 8)).astype(int)
+    image[row : row + 8, column : column + 8] = 255
+    return image
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten reaches to a goal that only the picture shows; cloud points lie 5 m away."""
+    demos = tmp_path_factory.mktemp("pictures")
+    point = FieldSpec(shape=(2,), unit="m")
+    camera = FieldSpec(shape=(EDGE, EDGE, 3), dtype="uint8", unit="u8")
+    fields = {"agent": point, "action": point, "camera": camera, "cloud": FieldSpec(shape=(6, 3), unit="m")}
+    schema = EpisodeSchema(name="square", streams={"policy": StreamSpec(rate_hz=10.0, fields=fields)})
+    draw = np.random.default_rng(0)
+    with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
+        for _ in range(10):
+            goal = draw.uniform(0.0, 1.0, 2)
+            action = goal * np.linspace(0.1, 1.0, 12)[:, None]
+            values = {
+                "agent": np.concatenate([np.zeros((1, 2)), action[:-1]]),
+                "action": action,
+                "camera": np.broadcast_to(picture(goal), (12, EDGE, EDGE, 3)),
+                "cloud": 5.0 + draw.uniform(-0.2, 0.2, (12, 6, 3)),
+            }
+            writer.append({"policy": values}, {})
+    return demos
+
+
+@pytest.fixture(scope="module")
+def trained(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("seeing")
+    pretrain(CONFIG, pictures, out, no_progress)
+    return out
+
+
+def untrained(config=SEEING, shapes: Shapes = PICTURES) -> DiffusionPolicy:
+    torch.manual_seed(0)
+    return DiffusionPolicy(config, shapes)
+
+
+def camera(rows: int, seed: int = 0) -> np.ndarray:
+    """Squares anywhere, on faint noise; (rows, 2, EDGE, EDGE, 3)."""
+    draw = np.random.default_rng(seed)
+    squares = np.stack([picture(draw.uniform(0.0, 1.0, 2)) for _ in range(2 * rows)])
+    return np.maximum(squares, draw.integers(0, 30, squares.shape, dtype=np.uint8)).reshape(rows, 2, EDGE, EDGE, 3)
+
+
+def shown(rows: int, seed: int = 0) -> tuple[PolicyInput, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    vector = draw.uniform(0.0, 1.0, (rows, 2, 2)).astype(np.float32)
+    return PolicyInput(vector, {"camera": camera(rows, seed)}), draw.standard_normal((rows, 4, 2), dtype=np.float32)
+
+
+def batch(rows: int = 4) -> Batch:
+    draw = torch.Generator().manual_seed(0)
+    observed = Observed(torch.rand(rows, 2, 2, generator=draw), {"camera": torch.from_numpy(camera(rows))})
+    return Batch(observed, torch.randn(rows, 4, 2, generator=draw), torch.zeros(rows, 4, dtype=torch.bool))
+
+
+def test_the_loss_falls(trained: Path):
+    curve = [json.loads(line)["loss"] for line in (trained / "loss.jsonl").read_text().splitlines()]
+    assert curve[-1] < 0.9 * curve[0]
+
+
+def test_a_saved_policy_answers_as_the_module_it_was_loaded_into(trained: Path):
+    given, noise = shown(3)
+    module, _ = load_module(trained)
+    with torch.no_grad():
+        expected = module(
+            torch.from_numpy(given.vector),
+            torch.from_numpy(noise),
+            {"camera": torch.from_numpy(given.sensors["camera"])},
+        )
+    np.testing.assert_array_equal(load_policy(trained)(given, noise), expected.numpy())
+
+
+def test_the_answer_depends_on_the_picture(trained: Path):
+    given, noise = shown(2)
+    other = given._replace(sensors={"camera": camera(2, seed=1)})
+    policy = load_policy(trained)
+    assert np.abs(policy(given, noise) - policy(other, noise)).max() > 1e-4
+
+
+def test_only_the_middle_of_a_picture_is_looked_at_in_inference(trained: Path):
+    given, noise = shown(2)
+    framed = given.sensors["camera"].copy()
+    edge = (EDGE - CROP) // 2
+    framed[:, :, :edge] = framed[:, :, -edge:] = 255 - framed[:, :, :edge]
+    policy = load_policy(trained)
+    np.testing.assert_array_equal(policy(given, noise), policy(given._replace(sensors={"camera": framed}), noise))
+
+
+def test_a_training_that_stopped_ends_with_the_weights_it_would_have_had(pictures: Path, tmp_path: Path):
+    class StopError(Exception):
+        pass
+
+    def stop(done: int, total: int, note: str = "") -> None:
+        if done == 5:
+            raise StopError
+
+    training = replace(TRAINING, steps=8, log_every=2, checkpoint_seconds=0.0)
+    config = replace(CONFIG, training=training)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    pretrain(config, pictures, whole, no_progress)
+    with pytest.raises(StopError):
+        pretrain(config, pictures, parts, stop)
+    pretrain(config, pictures, parts, no_progress)
+    assert (parts / "policy.safetensors").read_bytes() == (whole / "policy.safetensors").read_bytes()
+
+
+def test_crops_of_an_update_come_from_its_own_random_numbers():
+    encoder = untrained().encoder
+    observed = batch().observed
+    once, again, other, middle = (encoder(observed, draw) for draw in (rng(0, 1), rng(0, 1), rng(0, 2), None))
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
+    assert not torch.equal(once, middle)
+    assert torch.equal(middle, encoder(observed))
+
+
+def test_learning_crops_at_random_and_trying_out_in_the_middle():
+    policy, rows = untrained(), batch()
+    policy.eval()
+    tried = policy.loss(rows, rng(0, 1))
+    assert torch.equal(tried, policy.loss(rows, rng(0, 1)))
+    policy.train()
+    learned = policy.loss(rows, rng(0, 1))
+    assert torch.equal(learned, policy.loss(rows, rng(0, 1)))
+    assert not torch.equal(learned, tried)
+
+
+def test_bf16_comes_close_and_leaves_the_gradients_in_fp32():
+    policy, rows = untrained(), batch()
+    full = policy.loss(rows, rng(0, 1))
+    with autocast("bf16", policy.device):
+        half = policy.loss(rows, rng(0, 1))
+    half.backward()
+    assert half.item() == pytest.approx(full.item(), rel=0.03)
+    assert {p.grad.dtype for p in policy.parameters() if p.grad is not None} == {torch.float32}
+
+
+def test_loaded_filters_keep_channels_last_in_memory(trained: Path):
+    module, _ = load_module(trained)
+    filters = [p for p in module.parameters() if p.ndim == 4 and p.shape[1] > 1 and p.shape[-1] > 1]
+    assert len(filters) == 17
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in filters)
+
+
+def test_a_policy_without_the_picture_is_refused(trained: Path):
+    given, noise = shown(1)
+    with pytest.raises(HandoffError, match=r"sensors are \[\], expected \['camera'\]"):
+        load_policy(trained)(given.vector, noise)
+
+
+def test_pictures_of_another_size_are_refused(trained: Path):
+    given, noise = shown(1)
+    larger = np.zeros((1, 2, EDGE + 1, EDGE + 1, 3), np.uint8)
+    with pytest.raises(HandoffError, match=r"camera has shape \(1, 2, 45, 45, 3\)"):
+        load_policy(trained)(given._replace(sensors={"camera": larger}), noise)
+
+
+def test_a_crop_that_does_not_fit_is_refused_before_training():
+    config = replace(SEEING, image_encoder=ImageEncoderConfig(crop=(84, 84)))
+    with pytest.raises(HandoffError, match="crop of 84x84 px from pictures of 44x44 px"):
+        untrained(config)
+
+
+def test_a_sensor_without_data_is_refused():
+    with pytest.raises(HandoffError, match=r"no data of the sensors \['camera'\], there are \['cloud'\]"):
+        untrained(SEEING, CLOUDS)
+
+
+def test_points_reach_the_encoder_between_minus_one_and_one():
+    encoder = ObservationEncoder(POINTS, CLOUDS)
+    low, high = np.array([4.0, -1.0, 0.0]), np.array([6.0, 1.0, 0.5])
+    first, second = np.zeros((1, 1, 3)) + low, np.zeros((2, 1, 3)) + high
+    encoder.fit_sensors([{"cloud": first, "camera": np.zeros((1, 2))}, {"cloud": second}])
+    seen = []
+    encoder.points["cloud"].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    cloud = torch.from_numpy(np.stack([low, (low + high) / 2, high])).float()[None, None]
+    encoder(Observed(torch.zeros(1, 1, 2), {"cloud": cloud}))
+    assert seen[0][0, 0].tolist() == [[-1.0, -1.0, -1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+
+
+def test_the_range_of_the_points_is_saved_with_the_policy(pictures: Path, tmp_path: Path):
+    config = replace(CONFIG, policy=POINTS, training=replace(TRAINING, steps=10))
+    pretrain(config, pictures, tmp_path, no_progress)
+    module, _ = load_module(tmp_path)
+    centre = module.get_buffer("encoder.normalize_points.cloud.centre")
+    assert (centre - 5.0).abs().max() < 0.05
+    cloud = np.random.default_rng(0).uniform(4.8, 5.2, (3, 2, 6, 3)).astype(np.float32)
+    given, noise = shown(3)
+    assert np.isfinite(load_policy(tmp_path)(PolicyInput(given.vector, {"cloud": cloud}), noise)).all()
+
+
+@pytest.fixture(scope="module")
+def bundle(trained: Path, pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bundle")
+    export(ExportConfig(golden=5), trained, pictures, out, no_progress, "p" * 64, "d" * 64)
+    return out
+
+
+@pytest.fixture(scope="module")
+def session(bundle: Path) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(str(bundle / "policy.onnx"), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_onnx_answers_to_pictures_as_torch(trained: Path, session: onnxruntime.InferenceSession, rows: int):
+    assert [node.name for node in session.get_inputs()] == ["observation", "noise", "camera"]
+    given, noise = shown(rows)
+    (action,) = session.run(
+        ["action"], {"observation": given.vector, "noise": noise, "camera": given.sensors["camera"]}
+    )
+    scale = load_module(trained)[0].normalize_action.scale.numpy()
+    assert (np.abs(np.asarray(action) - load_policy(trained)(given, noise)) / scale).max() <= 1e-4
+
+
+def test_golden_examples_hold_the_pictures(bundle: Path, session: onnxruntime.InferenceSession):
+    golden = np.load(bundle / "golden.npz")
+    contract = Contract.from_json(session.get_modelmeta().custom_metadata_map[CONTRACT_KEY])
+    assert contract.sensors["camera"].shape == (EDGE, EDGE, 3)
+    assert golden["sensors/camera"].shape == (5, 2, EDGE, EDGE, 3)
+    given = {"observation": golden["observation"], "noise": golden["noise"], "camera": golden["sensors/camera"]}
+    (action,) = session.run(["action"], given)
+    assert (np.abs(np.asarray(action) - golden["action"]) / golden["action_scale"]).max() <= 1e-4
+
+
+def test_the_controller_refuses_a_policy_that_sees_pictures(bundle: Path):
+    with pytest.raises(HandoffError, match="to be shown camera; the controller shows it numbers alone"):
+        OnnxPolicy(bundle / "policy.onnx")
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (VlaConfig(backbone=BackboneConfig(folder="")), "'vla' reads language"),
+        (TokenVlaConfig(backbone=BackboneConfig(folder="")), "'token_vla' reads language"),
+        (BesoConfig(goal="future"), "'beso' is told its goal apart from the observation"),
+    ],
+)
+def test_a_policy_that_is_shown_more_than_arrays_is_not_exported(model: PolicyConfig, reason: str):
+    check_exportable(SEEING)
+    check_exportable(BesoConfig(goal="field"))
+    with pytest.raises(HandoffError, match=reason):
+        check_exportable(model)
+
+
+def request(given: PolicyInput, noise: np.ndarray) -> dict:
+    return {"agent": given.vector[0], "camera": given.sensors["camera"][0], "noise": noise[0]}
+
+
+def test_a_served_policy_sees_the_pictures_of_a_request(trained: Path):
+    policy, contract = open_policy(trained)
+    assert contract.sampler == load_module(trained)[0].sampler
+    given, noise = shown(1)
+    with served(policy, contract) as server, server.client() as connection:
+        answer = ask(connection, request(given, noise))
+        blind = ask(connection, {"agent": given.vector[0], "noise": noise[0]})
+        scaled = ask(connection, request(given, noise) | {"camera": given.sensors["camera"][0] / 255.0})
+        short = ask(connection, request(given, noise) | {"camera": given.sensors["camera"][0, :1]})
+    np.testing.assert_array_equal(answer["prediction"], load_policy(trained)(given, noise)[0])
+    assert "missing ['camera']" in blind
+    assert "camera: pictures are float64, expected uint8" in scaled
+    assert "camera: 1 steps, expected the newest 2" in short
+
+
+def test_a_served_policy_that_reads_is_told_the_prompt(trained: Path):
+    told = []
+
+    def policy(observation, noise):
+        told.append(observation.instructions)
+        return noise
+
+    contract = replace(open_policy(trained)[1], instruction=True)
+    given, noise = shown(1)
+    with served(policy, contract) as server, server.client() as connection:
+        ask(connection, request(given, noise) | {"prompt": "reach the square"})
+        ask(connection, request(given, noise))
+        wrong = ask(connection, request(given, noise) | {"prompt": 3})
+    assert told == [("reach the square",), ()]
+    assert "prompt: is of type int, expected text" in wrong
