@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help demo test learn bench lint format clean
+.PHONY: help demo test learn bench gpu-pusht-image lint format clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ learn: $(READY)
 ## make bench         speeds of the worlds against their limits, one JSON object last
 bench: $(READY)
 	@$(BIN)/python -m tests.benchmarks.worlds --json $(ARGS)
+
+## make gpu-pusht-image  push-T from pictures on a GPU, then 200 episodes; ARGS="pretrain.training.steps=20000"
+gpu-pusht-image: $(READY)
+	@$(BIN)/handoff run push_t_image $(ARGS)
 
 ## make lint          the static checks alone
 lint: $(READY)

@@ -39,14 +39,15 @@ def evaluate_command(options: Namespace) -> None:
     from sim.evaluation_report import comparison_tables, decision_table, summary_table
 
     protocol = read_protocol(options.protocol)
-    config = EvaluateConfig(batch=options.batch, workers=options.workers, videos=options.videos)
+    config = EvaluateConfig(batch=options.batch, workers=options.workers, videos=options.videos, device=options.device)
+    told = options.instruction
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.adastop:
-        results, comparisons = evaluate_agents(protocol, options.policy, options.out, config)
+        results, comparisons = evaluate_agents(protocol, options.policy, options.out, config, told)
         tables = [summary_table(results), *comparison_tables(comparisons)]
     else:
         test = AdaStopConfig(n=protocol.episodes // max(1, options.stages), stages=options.stages, permute="pairs")
-        results, outcome, decisions = evaluate_until_decided(protocol, options.policy, options.out, config, test)
+        results, outcome, decisions = evaluate_until_decided(protocol, options.policy, options.out, config, test, told)
         tables = [summary_table(results), decision_table(outcome, decisions)]
     _print(tables)
     _say(f"report  {options.out / 'report.html'}")
@@ -81,12 +82,14 @@ class Entrant:
     """Training steps, where they are known."""
 
 
-def make_agent(spec: str, protocol: Protocol) -> Entrant:
+def make_agent(spec: str, protocol: Protocol, instruction: str | None = None, device: str = "cpu") -> Entrant:
     """The agent that `--policy` names.
 
     Args:
         spec: directory of a saved policy, ONNX file with a contract, `random` or `expert`.
         protocol: under which it will act.
+        instruction: what a saved policy that reads language is told; None takes its own words.
+        device: where a saved policy computes: `cpu`, `cuda`, or `auto`.
 
     Raises:
         HandoffError: no such agent, or one that cannot do what the protocol rules.
@@ -108,7 +111,8 @@ def make_agent(spec: str, protocol: Protocol) -> Entrant:
             name = path.parent.resolve().name if path.stem == "policy" else path.stem
             return Entrant(name, *_onnx_agent(path, protocol))
         case _ if path.is_dir():
-            return Entrant(path.name or path.resolve().name, *checkpoint_agent(path, protocol), _training_steps(path))
+            load, execution = checkpoint_agent(path, protocol, None, instruction, device)
+            return Entrant(path.name or path.resolve().name, load, execution, _training_steps(path))
         case _:
             raise HandoffError(
                 f"--policy {spec}: neither a directory nor an .onnx file, and not 'random' or 'expert'. "
@@ -117,7 +121,7 @@ def make_agent(spec: str, protocol: Protocol) -> Entrant:
 
 
 def evaluate_agents(
-    protocol: Protocol, specs: Sequence[str], out: Path, config: EvaluateConfig
+    protocol: Protocol, specs: Sequence[str], out: Path, config: EvaluateConfig, instruction: str | None = None
 ) -> tuple[list[Result], list[Comparison]]:
     """Evaluates agents one after another: results in `out`, or in a folder each when several, and `out/report.html`.
 
@@ -129,7 +133,7 @@ def evaluate_agents(
     from sim.evaluation_report import write_report
 
     check_protocol(protocol)
-    entrants = _entrants(specs, protocol)
+    entrants = _entrants(specs, protocol, instruction, config.device)
     results = []
     with Display() as display:
         for entrant in entrants:
@@ -146,7 +150,12 @@ def evaluate_agents(
 
 
 def evaluate_until_decided(
-    protocol: Protocol, specs: Sequence[str], out: Path, config: EvaluateConfig, test: AdaStopConfig
+    protocol: Protocol,
+    specs: Sequence[str],
+    out: Path,
+    config: EvaluateConfig,
+    test: AdaStopConfig,
+    instruction: str | None = None,
 ) -> tuple[list[Result], AdaStop, tuple[Decision, ...]]:
     """Compares agents with early stopping; the protocol's episodes are the most that any of them runs.
 
@@ -167,7 +176,7 @@ def evaluate_until_decided(
             f"adastop: {test.stages} stages of {test.n} episodes are not the {protocol.episodes} of protocol "
             f"{protocol.name}. Choose --stages so that it divides them."
         )
-    entrants = {entrant.name: entrant for entrant in _entrants(specs, protocol)}
+    entrants = {entrant.name: entrant for entrant in _entrants(specs, protocol, instruction, config.device)}
     ran: dict[str, list[Episode]] = {name: [] for name in entrants}
     with Display() as display:
 
@@ -253,11 +262,11 @@ def _onnx_agent(path: Path, protocol: Protocol) -> tuple[partial[AgentFor], dict
     return partial(load_onnx, path, chunking, protocol.sampling), execution
 
 
-def _entrants(specs: Sequence[str], protocol: Protocol) -> list[Entrant]:
+def _entrants(specs: Sequence[str], protocol: Protocol, instruction: str | None, device: str) -> list[Entrant]:
     """One per spec, with names made different."""
     entrants: list[Entrant] = []
     for spec in specs:
-        entrant = make_agent(spec, protocol)
+        entrant = make_agent(spec, protocol, instruction, device)
         taken = sum(re.fullmatch(rf"{re.escape(entrant.name)}(-\d+)?", other.name) is not None for other in entrants)
         entrants.append(replace(entrant, name=f"{entrant.name}-{taken + 1}") if taken else entrant)
     return entrants

@@ -50,7 +50,9 @@ class PipelineConfig:
 
 def reaches_arm(model: PolicyConfig) -> bool:
     """Whether the pipeline distils, exports and deploys such a policy."""
-    return isinstance(model, DiffusionPolicyConfig) and not model.image_fields and not model.point_fields
+    if not isinstance(model, DiffusionPolicyConfig) or model.objective != "diffusion":
+        return False
+    return not model.image_fields and not model.point_fields
 
 
 def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:

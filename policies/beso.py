@@ -32,6 +32,7 @@ from policies.config import Shapes
 from policies.edm import EdmGrid, edm_example, edm_grid, exponential_sigmas, preconditioned, training_sigma
 from policies.generative import Denoise, guide
 from policies.networks.goal_transformer import GoalTransformer
+from policies.normalize import MomentStatistics
 from policies.policy_config import BesoConfig
 from robots.errors import HandoffError
 
@@ -46,6 +47,8 @@ class BesoPolicy(ChunkPolicy):
         HandoffError: settings that do not fit together.
     """
 
+    usual_goal_O: Tensor
+
     def __init__(self, config: BesoConfig, shapes: Shapes) -> None:
         super().__init__(config, shapes)
         _check(config, shapes)
@@ -55,7 +58,13 @@ class BesoPolicy(ChunkPolicy):
         self.state_spans = [span for name, span in shapes.entries.items() if name in seen]
         self.goal_entries, state = (sum(end - start for start, end in s) for s in (self.goal_spans, self.state_spans))
         self.network = GoalTransformer(self.chunk_shape, (config.n_obs_steps, state), self.goal_entries, config)
+        self.register_buffer("usual_goal_O", torch.zeros(shapes.observation), persistent=config.goal == "future")
         self.set_sampler_steps(config.sampling_steps)
+
+    def fit_usual_goal(self, last: MomentStatistics) -> None:
+        """Heads for the mean of the episodes' last observations where no goal is told; call after the normalisers."""
+        mean_O = torch.from_numpy(last.mean).to(self.usual_goal_O)
+        self.usual_goal_O.copy_(self.normalize_observation(mean_O))
 
     def set_sampler_steps(self, steps: int) -> None:
         """Samples in `steps` steps from now on.
@@ -79,11 +88,7 @@ class BesoPolicy(ChunkPolicy):
         return edm_grid(self.sigma_K, eta).to(self.device)
 
     def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
-        """Normalised observation to normalised chunk (B, H, A).
-
-        Raises:
-            HandoffError: the policy waits for a goal apart from the observation, and there is none.
-        """
+        """Normalised observation to normalised chunk (B, H, A)."""
         denoise, levels = self.denoise(observed), self.sigma_K.tolist()
         sample_BHA = levels[0] * noise_BHA
         # The steps of `grid(0.0)`, with plain numbers: an exported graph would have to carry its tables.
@@ -93,11 +98,7 @@ class BesoPolicy(ChunkPolicy):
         return sample_BHA.clamp(-self.config.clip, self.config.clip)
 
     def denoise(self, observed: Observed) -> Denoise:
-        """The guided denoiser, given an observation: (noisy (B, H, A), sigma (B,)) to clean chunk.
-
-        Raises:
-            HandoffError: see `sample`.
-        """
+        """The guided denoiser, given an observation: (noisy (B, H, A), sigma (B,)) to clean chunk."""
         state_BTO = _entries(observed.vector_BTO, self.state_spans)
         none_BG = state_BTO.new_zeros(state_BTO.shape[0], self.goal_entries)
         return guide(
@@ -109,16 +110,13 @@ class BesoPolicy(ChunkPolicy):
     def goal(self, observed: Observed) -> Tensor:
         """The normalised goal (B, G): of the newest step for a commanded one, else of the state told apart.
 
-        Raises:
-            HandoffError: see `sample`.
+        Where none is told it is the usual one, where the demonstrations end on average.
         """
         if self.config.goal == "field":
             return _entries(observed.vector_BTO[:, -1], self.goal_spans)
         if observed.goal_BO is None:
-            raise HandoffError(
-                "beso: no goal was given, expected the observation vector of the state to be reached, of which "
-                f"{list(self.config.goal_fields)} count. Does the task command its goal in a field (goal: field)?"
-            )
+            usual_BO = self.usual_goal_O.expand(observed.vector_BTO.shape[0], -1)
+            return _entries(usual_BO, self.goal_spans)
         return _entries(observed.goal_BO, self.goal_spans)
 
     def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:

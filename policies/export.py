@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from policies.policy_config import BesoConfig, PolicyConfig, TokenVlaConfig, VlaConfig
+from policies.policy_config import PolicyConfig, TokenVlaConfig, VlaConfig
 from robots.actions import PD_TARGET
 from robots.config import config
 from robots.contract import CONTRACT_KEY, Contract
@@ -109,16 +109,16 @@ def check_exportable(model: PolicyConfig) -> None:
     """Checks that all that a policy is shown has a place among the inputs of the graph.
 
     Raises:
-        HandoffError: it reads language, or is told its goal apart from the observation.
+        HandoffError: it reads language.
     """
     match model:
         case VlaConfig() | TokenVlaConfig():
-            reason = "reads language, which a graph of arrays cannot"
-        case BesoConfig(goal="future"):
-            reason = "is told its goal apart from the observation, for which the graph has no input"
+            raise HandoffError(
+                f"export: the family '{model.kind}' reads language, which a graph of arrays cannot. Run it from its "
+                "directory instead."
+            )
         case _:
             return
-    raise HandoffError(f"export: the family '{model.kind}' {reason}. Run it from its directory instead.")
 
 
 def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from policies.action_tokens import QuantileNormalizer
+from policies.beso import BesoPolicy
 from policies.checkpoint import read_card, read_weights
 from policies.chunk_policy import Batch, ChunkPolicy
 from policies.config import PolicyCard
@@ -52,7 +53,7 @@ class Split(NamedTuple):
 
 
 class DataStatistics:
-    """What normalisers are fitted to: ranges of the observations and points, mean and deviation of the chunks."""
+    """What is fitted to the data: ranges of the observations and points, moments of chunks and last steps."""
 
     def __init__(self, card: PolicyCard) -> None:
         """Of nothing yet, for the policy of that card."""
@@ -60,6 +61,7 @@ class DataStatistics:
         self.observed = MinMaxStatistics(card.observation_size)
         self.points = {name: MinMaxStatistics(card.sensors[name].shape[-1]) for name in sizes.point_fields}
         self.chunks = MomentStatistics((sizes.horizon, card.action_size))
+        self.last = MomentStatistics((card.observation_size,))
         self._sizes, self._anchor = (sizes.n_obs_steps, sizes.horizon, sizes.n_action_steps), card.anchor
 
     def update(self, episode: Episode) -> None:
@@ -69,6 +71,7 @@ class DataStatistics:
             HandoffError: a value is not finite.
         """
         self.observed.update(episode.observation_TO)
+        self.last.update(episode.observation_TO[-1:])
         for name, points in episode.points.items():
             self.points[name].update(points.reshape(-1, points.shape[-1]))
         index = episode_windows(len(episode.action_TA), *self._sizes)
@@ -174,6 +177,8 @@ def fit_normalizers(
         module.normalize_action.fit(chunks(index, data.observation_MO, data.action_MA, module.anchor))
     else:
         module.normalize_action.fit_moments(statistics.chunks)
+    if isinstance(module, BesoPolicy):
+        module.fit_usual_goal(statistics.last)
     # Ranges are all that is taken over, so one step with the two extreme points stands for all episodes.
     extremes = {name: np.stack([seen.low, seen.high])[None] for name, seen in statistics.points.items()}
     for part in module.modules():

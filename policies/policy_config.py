@@ -125,6 +125,9 @@ class ActConfig(ChunkPolicyConfig):
     1."""
     dropout: float = 0.1
     """Share that is dropped in attention, feed-forward and residual branches while training."""
+    temporal_ensemble: float | None = None
+    """Asks the policy at every step and averages all chunks that foresaw it, with weight exp(-this * i) for the i-th
+    oldest; published is 0.01. None executes `n_action_steps` of each chunk."""
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
     """One such encoder per point cloud."""
 

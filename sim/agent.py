@@ -13,6 +13,7 @@ from robots.config import config
 from robots.errors import HandoffError
 from robots.noise import chunk_noise
 from robots.spec import ActionSpec
+from robots.temporal_ensemble import temporal_ensemble
 from robots.types import Observation, Policy, PolicyInput, SeeingPolicy, VecEnv
 from sim.protocol import Protocol, Sampling, agreed
 
@@ -62,6 +63,9 @@ class Chunking:
     """Actions predicted per inference."""
     n_action_steps: int = 8
     """Actions executed per inference, starting at index `n_obs_steps - 1`, which belongs to the newest observation."""
+    ensemble: float | None = None
+    """Asks at every step, so that `n_action_steps` has no say, and acts on all chunks that foresaw the step, with
+    exp(-ensemble * i) for the i-th oldest (`robots.temporal_ensemble`); None does without."""
 
 
 def chunking_under(protocol: Protocol, own: Chunking) -> Chunking:
@@ -97,6 +101,7 @@ class ChunkAgent:
                 f"{chunking.horizon} with {chunking.n_obs_steps} observations."
             )
         self._policy, self._chunking, self._sampling = policy, chunking, sampling or Sampling()
+        self._foreseen = most
 
     def reset(self, seeds: Sequence[int]) -> None:
         """See `Agent.reset`."""
@@ -104,6 +109,7 @@ class ChunkAgent:
         self._seeds, self._step = [int(seed) for seed in seeds], 0
         self._history: dict[str, np.ndarray] = {}
         self._chunk_NHA = np.zeros((len(seeds), sizes.horizon, sizes.action_size), dtype=np.float32)
+        self._chunks: list[np.ndarray] = []
 
     def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
         """See `Agent.act`; the policy is asked for the worlds that still run only.
@@ -116,12 +122,15 @@ class ChunkAgent:
             before = self._history.get(name)
             shown = [before[:, 1:], newest[:, None]] if before is not None else [newest[:, None]] * sizes.n_obs_steps
             self._history[name] = np.concatenate(shown, axis=1)
-        index, offset = divmod(self._step, sizes.n_action_steps)
+        index, offset = divmod(self._step, sizes.n_action_steps if sizes.ensemble is None else 1)
         if offset == 0:
             rows = np.flatnonzero(running)
             self._chunk_NHA[rows] = self._predict(rows, [self._seeds[i] for i in rows], index)
         self._step += 1
-        return self._chunk_NHA[:, sizes.n_obs_steps - 1 + offset].copy()
+        if sizes.ensemble is None:
+            return self._chunk_NHA[:, sizes.n_obs_steps - 1 + offset].copy()
+        self._chunks = [*self._chunks, self._chunk_NHA.copy()][-self._foreseen :]
+        return temporal_ensemble(np.stack(self._chunks), sizes.ensemble, sizes.n_obs_steps - 1)
 
     def _predict(self, rows: np.ndarray, seeds: Sequence[int], index: int) -> np.ndarray:
         """Chunk number `index` of the worlds `rows`, whose episodes are `seeds`, checked: (len(rows), horizon, A)."""

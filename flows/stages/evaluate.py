@@ -123,6 +123,7 @@ def chunking_of(policy: Path, instruction: str | None = None) -> Chunking:
         n_obs_steps=card.model.n_obs_steps,
         horizon=card.model.horizon,
         n_action_steps=card.model.n_action_steps,
+        ensemble=card.model.temporal_ensemble if isinstance(card.model, ActConfig) else None,
     )
 
 

@@ -156,7 +156,7 @@ class Echo(Line):
         return super().step(action)._replace(reward=action[:, 0])
 
 
-def constant(name: str, protocol: Protocol) -> Entrant:
+def constant(name: str, protocol: Protocol, instruction: str | None, device: str) -> Entrant:
     """An agent called `2.5-a` does 2.5 all the time."""
     value = float(name.partition("-")[0])
     return Entrant(name, lambda: lambda env: ReplayAgent([np.full((2, 1), value)] * env.num_envs), {})

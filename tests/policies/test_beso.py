@@ -17,6 +17,7 @@ from policies.config import PolicyCard, Shapes, TrainingConfig
 from policies.export import to_onnx
 from policies.load import load_policy, new_module
 from policies.networks.goal_transformer import GoalTransformer
+from policies.normalize import MomentStatistics
 from policies.policy_config import BesoConfig
 from policies.pretrain import PretrainConfig, pretrain
 from robots.config import to_plain, validate
@@ -365,10 +366,14 @@ def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: 
         BesoPolicy(replace(FIELD, **changes), SHAPES)
 
 
-def test_a_missing_goal_is_named() -> None:
-    observation, noise = inputs(3)
-    with pytest.raises(HandoffError, match=r"no goal was given.*\['agent'\] count"):
-        policy(FUTURE)(observation, noise)
+def test_without_a_goal_it_heads_for_where_the_episodes_end_on_average() -> None:
+    made, (observation, noise) = policy(FUTURE), inputs(3)
+    last, entries = MomentStatistics((made.observation_shape[1],)), np.arange(made.observation_shape[1]) / 10.0
+    last.update(np.stack([entries - 0.1, entries + 0.1]))
+    made.fit_usual_goal(last)
+    told = torch.from_numpy(entries).float().expand(3, -1)
+    assert torch.allclose(made(observation, noise), made(observation, noise, goal_BO=told), atol=1e-6)
+    assert not torch.allclose(made(observation, noise), made(observation, noise, goal_BO=told + 0.3), atol=1e-3)
 
 
 def test_without_guidance_no_goal_is_needed() -> None:

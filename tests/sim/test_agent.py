@@ -57,6 +57,18 @@ def test_second_episode_does_not_see_the_first():
     assert policy.observations[-1] == [[400, 400]]
 
 
+def test_an_ensemble_asks_at_every_step_and_averages_what_was_foreseen():
+    env, policy = Line(1), Recorder()
+    rollout(ChunkAgent(policy, replace(LINE, ensemble=0.0)), env, [0], 3, BEST)
+    plain = Line(1)
+    rollout(ChunkAgent(Recorder(), replace(LINE, n_action_steps=1)), plain, [0], 3, BEST)
+    first, second, third = (float(action[0, 0]) for action in plain.line.actions)
+    assert len(policy.observations) == 3
+    # The stub's chunk is its number times ten and counts up along the horizon.
+    wanted = [first, (first + 1 + second) / 2, (first + 2 + second + 1 + third) / 3]
+    assert np.concatenate(env.line.actions).ravel().tolist() == pytest.approx(wanted)
+
+
 def test_policy_is_asked_for_running_worlds_only():
     policy = Recorder()
     rollout(ChunkAgent(policy, LINE), Line(3, {0: 1, 1: 99, 2: 3}.__getitem__), [0, 1, 2], 6, BEST)

@@ -44,6 +44,23 @@ def test_only_the_first_episodes_are_taken_on_request(data, out):
     assert run(data, out, max_episodes=2, images=False)["frames"] == 10
 
 
+def test_mirror_images_follow_all_episodes_and_an_interrupted_ingest_goes_on_with_them(data, out):
+    def kill(done, total, note=""):
+        assert total == 6
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(data, out, kill, mirror=True)
+    assert run(data, out, mirror=True)["episodes"] == 6
+    store = EpisodeStore.open(out / "store.zarr")
+    assert [store.metadata(i).get("mirrored", False) for i in range(6)] == [False] * 3 + [True] * 3
+    assert store.ends("policy").tolist() == [4, 10, 13, 17, 23, 26]
+    agent = store.column("policy", "agent")
+    np.testing.assert_allclose(agent[13:], 0.512 - agent[:13, ::-1], atol=1e-6)
+    assert run(data, out)["episodes"] == 3
+
+
 def test_an_interrupted_ingest_goes_on_and_ends_the_same(data, out, tmp_path):
     class KilledError(Exception):
         pass
