@@ -96,7 +96,7 @@ def test_every_policy_of_the_group_can_be_planned(name: str, tmp_path: Path) -> 
     composed = compose("demo", [*chosen(name, tmp_path), "ingest.download=false"])
     names = [stage.name for stage in stages(composed, fetch=False)]
     assert names[:2] == ["ingest", "pretrain"]
-    assert ("deploy" in names) == (name in DENOISERS and name != "unet_image")
+    assert ("deploy" in names) == (name in DENOISERS and name not in ("unet_image", "flow"))
     assert plan(stages(composed, fetch=False), tmp_path)[0].fate == "run"
 
 

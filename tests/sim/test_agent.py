@@ -62,7 +62,7 @@ def test_an_ensemble_asks_at_every_step_and_averages_what_was_foreseen():
     rollout(ChunkAgent(policy, replace(LINE, ensemble=0.0)), env, [0], 3, BEST)
     plain = Line(1)
     rollout(ChunkAgent(Recorder(), replace(LINE, n_action_steps=1)), plain, [0], 3, BEST)
-    first, second, third = (float(action[0, 0]) for action in plain.line.actions)
+    first, second, third = (float(action[0]) for action in plain.line.actions)
     assert len(policy.observations) == 3
     # The stub's chunk is its number times ten and counts up along the horizon.
     wanted = [first, (first + 1 + second) / 2, (first + 2 + second + 1 + third) / 3]
