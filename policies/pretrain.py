@@ -78,13 +78,11 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         HandoffError: unusable demonstrations, a loss that is not finite, or a full disk.
     """
     from policies.checkpoint import save_policy
-    from policies.curve import draw_curve
     from policies.frames import FrameSpace
     from policies.imitation import imitation_objective, prepare, validation_loss
-    from policies.loggers import log_pictures
     from policies.processes import is_main_process
     from policies.samples import draw_samples
-    from policies.training import STATE, job_identity, resolve_device, resolve_precision, torch_threads, train
+    from policies.training import job_identity, resolve_device, resolve_precision, torch_threads, train
 
     training = config.training
     device = resolve_device(training.device)
@@ -109,9 +107,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
             draw_samples(module, held_out if len(held_out) else learned, out, training.seed, card.action)
     if is_main_process():
         save_policy(out, card, module.state_dict(), module.extra_files())
-        draw_curve(out, "loss")
-        log_pictures(training, out, {name: out / f"{name}.png" for name in ("loss", "samples")})
-        (out / STATE).unlink()
+        _close(training, out)
         space.clear()
     return {
         "steps": training.steps,
@@ -125,6 +121,17 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         "precision": precision,
         "device": device.type,
     }
+
+
+def _close(training: TrainingConfig, out: Path) -> None:
+    """Draws the loss, hands the pictures to the loggers and removes the checkpoint of the finished training."""
+    from policies.curve import draw_curve
+    from policies.loggers import log_pictures
+    from policies.training import STATE
+
+    draw_curve(out, "loss")
+    log_pictures(training, out, {name: out / f"{name}.png" for name in ("loss", "samples")})
+    (out / STATE).unlink()
 
 
 def _initial_digest(config: PretrainConfig) -> str:
