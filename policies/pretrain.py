@@ -17,6 +17,7 @@ from robots.config import config
 from robots.types import Progress
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -82,7 +83,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     from policies.imitation import imitation_objective, prepare, validation_loss
     from policies.processes import is_main_process
     from policies.samples import draw_samples
-    from policies.training import job_identity, resolve_device, resolve_precision, torch_threads, train
+    from policies.training import resolve_device, resolve_precision, torch_threads, train
 
     training = config.training
     device = resolve_device(training.device)
@@ -91,9 +92,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     with torch_threads(training.threads):
         module, card, (learned, held_out), mixture, stores = prepare(config, demos, space, device)
         objective = imitation_objective(module, learned, training.batch_size, training.seed, precision, mixture)
-        # Where pictures lie changes nothing, so a run that was killed for want of memory may go on with less of it.
-        job = replace(config, memory_gb=0.0)
-        identity = job_identity(job, learned.digest() + _initial_digest(config), precision, device)
+        identity = _identity(config, learned.digest(), precision, device)
 
         def keep(step: int, average: dict[str, Tensor]) -> None:
             folder = out / f"step-{step}"
@@ -134,7 +133,13 @@ def _close(training: TrainingConfig, out: Path) -> None:
     (out / STATE).unlink()
 
 
-def _initial_digest(config: PretrainConfig) -> str:
-    from policies.checkpoint import WEIGHTS, digest_file
+def _identity(config: PretrainConfig, windows: str, precision: str, device: torch.device) -> str:
+    """What an interrupted training must have in common with this one to be gone on with.
 
-    return "" if config.initial is None else digest_file(Path(config.initial) / WEIGHTS)
+    All but where pictures lie, which changes nothing: so a run killed for want of memory may go on with less of it.
+    """
+    from policies.checkpoint import WEIGHTS, digest_file
+    from policies.training import job_identity
+
+    initial = "" if config.initial is None else digest_file(Path(config.initial) / WEIGHTS)
+    return job_identity(replace(config, memory_gb=0.0), windows + initial, precision, device)
