@@ -1,0 +1,111 @@
+"""Networks of the reinforcement learners: plain ones and ensembles of them in one matrix product per layer.
+
+Shape suffixes: B batch, E members, F features, I inputs, O observation.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from policies.rl.config import MlpSizes, Sizes
+
+
+class Features(nn.Module):
+    """Observation vector, normalised entry by entry, and differences of some of its entries.
+
+    Args:
+        sizes: of the data.
+    """
+
+    centre: Tensor
+    half_range: Tensor
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(sizes.observation))
+        self.register_buffer("half_range", torch.ones(sizes.observation))
+        self.differences = sizes.differences
+        self.size = sizes.observation + sum(count for _, _, count, _ in sizes.differences)
+
+    def fit(self, low: Tensor, high: Tensor) -> None:
+        """Maps `low` (O,) to -1 and `high` (O,) to 1; entries that do not vary are centred only."""
+        spread = high - low
+        self.centre.copy_((low + high) / 2)
+        self.half_range.copy_(torch.where(spread > 1e-9, spread / 2, torch.ones_like(spread)))
+
+    def forward(self, vector_BO: Tensor) -> Tensor:
+        """(B, O) in physical units to (B, F)."""
+        parts = [(vector_BO - self.centre) / self.half_range]
+        for begin, other, count, scale in self.differences:
+            parts.append((vector_BO[:, begin : begin + count] - vector_BO[:, other : other + count]) / scale)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+class EnsembleMlp(nn.Module):
+    """E networks of one form, as one: weights are stacked, a layer is one batched matrix product.
+
+    Initial weights are orthogonal, the last layer's scaled by `final_scale`; biases are zero.
+
+    Args:
+        members: E.
+        inputs: I.
+        sizes: of the hidden layers.
+        outputs: entries of the answer.
+        final_scale: factor on the last layer's initial weights.
+    """
+
+    def __init__(self, members: int, inputs: int, sizes: MlpSizes, outputs: int, final_scale: float = 1.0) -> None:
+        super().__init__()
+        self.members, self.sizes = members, sizes
+        widths = (inputs, *sizes.hidden, outputs)
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        self.gains, self.shifts = nn.ParameterList(), nn.ParameterList()
+        for layer, (before, after) in enumerate(pairwise(widths)):
+            last = layer == len(widths) - 2
+            scale = final_scale if last else math.sqrt(2.0) if sizes.activation == "relu" else 1.0
+            weight = torch.stack([scale * nn.init.orthogonal_(torch.empty(before, after)) for _ in range(members)])
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(torch.zeros(members, 1, after)))
+            if sizes.layer_norm and not last:
+                self.gains.append(nn.Parameter(torch.ones(members, 1, after)))
+                self.shifts.append(nn.Parameter(torch.zeros(members, 1, after)))
+
+    def forward(self, inputs: Tensor, members: Tensor | None = None) -> Tensor:
+        """(B, I), the same for all, or (E, B, I), to (E, B, outputs).
+
+        Args:
+            inputs: see above.
+            members: indices of those to be asked; None asks all.
+        """
+        hidden = self.hidden(inputs, members)
+        return torch.baddbmm(_chosen(self.biases[-1], members), hidden, _chosen(self.weights[-1], members))
+
+    def hidden(self, inputs: Tensor, members: Tensor | None = None) -> Tensor:
+        """(E, B, units): what the last layer is shown."""
+        count = self.members if members is None else len(members)
+        hidden = inputs.expand(count, *inputs.shape) if inputs.ndim == 2 else inputs
+        for layer in range(len(self.weights) - 1):
+            bias, weight = (_chosen(part[layer], members) for part in (self.biases, self.weights))
+            hidden = torch.baddbmm(bias, hidden, weight)
+            if self.sizes.layer_norm:
+                hidden = functional.layer_norm(hidden, hidden.shape[-1:], eps=1e-6)
+                hidden = torch.addcmul(
+                    _chosen(self.shifts[layer], members), hidden, _chosen(self.gains[layer], members)
+                )
+            hidden = torch.tanh(hidden) if self.sizes.activation == "tanh" else torch.relu(hidden)
+        return hidden
+
+
+def _chosen(parameter: Tensor, members: Tensor | None) -> Tensor:
+    return parameter if members is None else parameter[members]
+
+
+@torch.no_grad()
+def move_towards(target: nn.Module, source: nn.Module, tau: float) -> None:
+    """Polyak averaging: `target` moves by the share `tau` towards `source`, in place."""
+    torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), tau)

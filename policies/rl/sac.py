@@ -1,0 +1,201 @@
+"""The SAC core: RLPD, SERL, HIL-SERL, RLIF and WSRL's online part are options of it.
+
+Followed is the released code (`ALGORITHMS` table (f)): no entropy in the target and the mean of the critics for the
+actor, unless the options say otherwise. Within an update the actor sees the critics after their step, as in RLPD; the
+code of HIL-SERL takes both gradients at the old weights.
+
+Shape suffixes: B batch, E members, A action, C commands of the hand, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from policies.rl.actors import TanhGaussian
+from policies.rl.config import SacConfig, Sizes
+from policies.rl.critics import bellman_target, double_dqn_value, random_subset, squared_error
+from policies.rl.networks import EnsembleMlp, Features, move_towards
+from policies.rl.transitions import Seen, Transitions
+
+Metrics = dict[str, Tensor]
+"""Scalars of one update, detached."""
+
+
+class SacNetworks(nn.Module):
+    """All weights of the learner; `targets` follow slowly."""
+
+    def __init__(self, config: SacConfig, sizes: Sizes) -> None:
+        super().__init__()
+        self.features = Features(sizes)
+        continuous = sizes.action - (config.gripper is not None)
+        self.critic = EnsembleMlp(config.critics, self.features.size + continuous, config.critic, 1)
+        self.critic_target = deepcopy(self.critic).requires_grad_(False)
+        self.actor = TanhGaussian(self.features.size, continuous, config)
+        self.log_temperature = nn.Parameter(torch.tensor(float(np.log(config.init_temperature))))
+        self.gripper: EnsembleMlp | None = None
+        self.gripper_target: EnsembleMlp | None = None
+        if config.gripper is not None:
+            self.gripper = EnsembleMlp(1, self.features.size, config.gripper.network, 3)
+            self.gripper_target = deepcopy(self.gripper).requires_grad_(False)
+
+
+class Sac:
+    """The learner: networks, optimisers and a count of its updates.
+
+    All its chance comes from the seed and the count, so an update can be repeated.
+
+    Args:
+        config: options.
+        sizes: of the data.
+        seed: of weights and noise.
+    """
+
+    def __init__(self, config: SacConfig, sizes: Sizes, seed: int = 0) -> None:
+        self.config, self.sizes, self.seed = config, sizes, seed
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.networks = SacNetworks(config, sizes)
+        net = self.networks
+        self.continuous = net.actor.actions
+        self.target_entropy = -0.5 * self.continuous if config.target_entropy is None else config.target_entropy
+        self.optimizers = {
+            "critic": torch.optim.Adam(net.critic.parameters(), config.learning_rate, fused=True),
+            "actor": torch.optim.Adam(net.actor.parameters(), config.actor_learning_rate, fused=True),
+            "temperature": torch.optim.Adam([net.log_temperature], config.temperature_learning_rate),
+        }
+        if net.gripper is not None and config.gripper is not None:
+            self.optimizers["gripper"] = torch.optim.Adam(
+                net.gripper.parameters(), config.gripper.learning_rate, fused=True
+            )
+        self.updates = 0
+        self._generator = torch.Generator()
+
+    def update(self, minibatches: Sequence[Transitions]) -> Metrics:
+        """One critic step per minibatch, then one step of actor and temperature on the last.
+
+        With U minibatches this is RLPD's update at U updates per data; HIL-SERL has two.
+        """
+        self._generator.manual_seed(int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0]))
+        metrics: Metrics = {}
+        for batch in minibatches:
+            metrics |= self._update_critic(batch)
+            if self.networks.gripper is not None:
+                metrics |= self._update_gripper(batch)
+        metrics |= self._update_actor(minibatches[-1])
+        self.updates += 1
+        return metrics
+
+    @torch.no_grad()
+    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) actions in [-1, 1] for observations (N, O): drawn with `draw`, or without it the policy's mode."""
+        features = self.networks.features(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))
+        if draw is None:
+            action = self.networks.actor.mode(features)
+        else:
+            noise = draw.standard_normal((len(vector_NO), self.continuous), dtype=np.float32)
+            action = self.networks.actor.sample(features, torch.from_numpy(noise)).action_BA
+        if self.networks.gripper is not None:
+            command = self.networks.gripper(features)[0].argmax(dim=1, keepdim=True) - 1
+            action = torch.cat([action, command.to(action.dtype)], dim=1)
+        return action.numpy()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimisers and the count; all that the next update depends on."""
+        return {
+            "networks": self.networks.state_dict(),
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes `state_dict` over."""
+        self.networks.load_state_dict(state["networks"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.updates = state["updates"]
+
+    def features(self, seen: Seen) -> Tensor:
+        """(B, F): what critics and actor are shown."""
+        return self.networks.features(seen.vector_BO)
+
+    def next_value(self, features_BF: Tensor) -> Tensor:
+        """(B,) value of the next state under the policy, by the target critics."""
+        config, net = self.config, self.networks
+        draw = net.actor.sample(features_BF, self._noise(len(features_BF)))
+        members = None
+        if config.subset is not None and config.subset < config.critics:
+            members = random_subset(config.critics, config.subset, self._generator)
+        inputs = torch.cat([features_BF, draw.action_BA], dim=1)
+        value_B = net.critic_target(inputs, members)[..., 0].amin(dim=0)
+        if config.backup_entropy:
+            value_B = value_B - net.log_temperature.exp() * draw.log_prob_B
+        return value_B
+
+    def critic_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
+        """The critics' loss on one minibatch, and what it tells."""
+        with torch.no_grad():
+            target_B = bellman_target(batch.reward_B, batch.discount_B, self.next_value(self.features(batch.next_seen)))
+        action_BA = batch.action_BA[:, : self.continuous]
+        inputs = torch.cat([self.features(batch.seen), action_BA], dim=1)
+        value_EB = self.networks.critic(inputs)[..., 0]
+        loss = squared_error(value_EB, target_B)
+        return loss, {"critic_loss": loss.detach(), "q": value_EB.detach().mean(), "target": target_B.mean()}
+
+    def actor_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
+        """The actor's loss on one minibatch, and what it tells."""
+        net = self.networks
+        features_BF = self.features(batch.seen)
+        draw = net.actor.sample(features_BF, self._noise(batch.rows))
+        value_EB = net.critic(torch.cat([features_BF, draw.action_BA], dim=1))[..., 0]
+        value_B = value_EB.mean(dim=0) if self.config.actor_value == "mean" else value_EB.amin(dim=0)
+        loss = (net.log_temperature.detach().exp() * draw.log_prob_B - value_B).mean()
+        return loss, {"actor_loss": loss.detach(), "entropy": -draw.log_prob_B.detach().mean()}
+
+    def _update_critic(self, batch: Transitions) -> Metrics:
+        loss, metrics = self.critic_loss(batch)
+        self._step("critic", loss)
+        move_towards(self.networks.critic_target, self.networks.critic, self.config.tau)
+        return metrics
+
+    def _update_gripper(self, batch: Transitions) -> Metrics:
+        """Double DQN on the hand's commands; the toggles' penalty enters here and nowhere else."""
+        net, config = self.networks, self.config.gripper
+        assert net.gripper is not None
+        assert net.gripper_target is not None
+        assert config is not None
+        with torch.no_grad():
+            after_BF = self.features(batch.next_seen)
+            value_B = double_dqn_value(net.gripper(after_BF)[0], net.gripper_target(after_BF)[0])
+            reward_B = batch.reward_B + config.toggle_penalty * batch.toggles_B
+            target_B = bellman_target(reward_B, batch.discount_B, value_B)
+        command_B1 = (batch.action_BA[:, -1:].round() + 1).long()
+        loss = squared_error(net.gripper(self.features(batch.seen))[0].gather(1, command_B1)[:, 0], target_B)
+        self._step("gripper", loss)
+        move_towards(net.gripper_target, net.gripper, self.config.tau)
+        return {"gripper_loss": loss.detach()}
+
+    def _update_actor(self, batch: Transitions) -> Metrics:
+        net = self.networks
+        net.critic.requires_grad_(False)
+        loss, metrics = self.actor_loss(batch)
+        self._step("actor", loss)
+        net.critic.requires_grad_(True)
+        # exp(log alpha) (H - H*): the gradient of alpha itself, as in RLPD.
+        temperature = net.log_temperature.exp()
+        self._step("temperature", temperature * (metrics["entropy"] - self.target_entropy))
+        return {**metrics, "temperature": temperature.detach()}
+
+    def _step(self, name: str, loss: Tensor) -> None:
+        optimizer = self.optimizers[name]
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    def _noise(self, rows: int) -> Tensor:
+        return torch.randn(rows, self.continuous, generator=self._generator)

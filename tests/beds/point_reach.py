@@ -1,0 +1,77 @@
+"""PointReach with a hand: a point grasps a thing, carries it to a goal and lets it go there. Sparse success."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.beds.bed import Bed
+
+STEP = 0.05
+"""Way of one step at action 1 [m]."""
+NEAR = 0.05
+"""Distance that counts as there, for grasping and placing [m]."""
+
+
+class PointReach(Bed):
+    """A point in the unit square [-0.5, 0.5]^2 with a hand; action: x, y, hand (below -0.5 closes, above 0.5 opens).
+
+    Solved: the thing lies within `NEAR` of the goal and the hand is open.
+    Observation (O = 7): point (2), thing (2), goal (2) [m], hand (1 open, -1 closed).
+    """
+
+    observation_size, action_size, max_steps = 7, 3, 60
+
+    def __init__(self, num_envs: int = 1, seed: int = 0) -> None:
+        self.point, self.thing, self.goal = (np.zeros((num_envs, 2)) for _ in range(3))
+        self.open = np.ones(num_envs, bool)
+        self.held = np.zeros(num_envs, bool)
+        self.toggles = np.zeros(num_envs, np.int64)
+        """(N,) of the running episode."""
+        super().__init__(num_envs, seed)
+
+    def start(self, row: int, rng: np.random.Generator) -> None:
+        """See `Bed.start`."""
+        self.point[row], self.thing[row] = rng.uniform(-0.5, 0.5, 2), rng.uniform(-0.4, 0.4, 2)
+        self.goal[row] = rng.uniform(-0.4, 0.4, 2)
+        while np.linalg.norm(self.goal[row] - self.thing[row]) < 4 * NEAR:
+            self.goal[row] = rng.uniform(-0.4, 0.4, 2)
+        self.open[row], self.held[row], self.toggles[row] = True, False, 0
+
+    def toggled(self, action_NA: np.ndarray) -> np.ndarray:
+        """(N,) bool: the hand would be told to turn round."""
+        return np.where(self.open, action_NA[:, 2] < -0.5, action_NA[:, 2] > 0.5)
+
+    def move(self, action_NA: np.ndarray) -> None:
+        """See `Bed.move`."""
+        turn = self.toggled(action_NA)
+        self.toggles += turn
+        self.open ^= turn
+        near = np.linalg.norm(self.point - self.thing, axis=1) < NEAR
+        self.held = np.where(turn, near & ~self.open, self.held & ~self.open)
+        way = STEP * action_NA[:, :2]
+        before = self.point.copy()
+        self.point = np.clip(self.point + way, -0.5, 0.5)
+        self.thing[self.held] += (self.point - before)[self.held]
+
+    def observe(self) -> np.ndarray:
+        """See `Bed.observe`."""
+        hand = np.where(self.open, 1.0, -1.0)[:, None]
+        return np.concatenate([self.point, self.thing, self.goal, hand], axis=1).astype(np.float32)
+
+    def solved(self) -> np.ndarray:
+        """See `Bed.solved`."""
+        return (np.linalg.norm(self.thing - self.goal, axis=1) < NEAR) & self.open
+
+    def expert(self) -> np.ndarray:
+        """See `Bed.expert`."""
+        to_thing, to_goal = self.thing - self.point, self.goal - self.thing
+        at_thing = np.linalg.norm(to_thing, axis=1) < 0.5 * NEAR
+        at_goal = np.linalg.norm(to_goal, axis=1) < 0.5 * NEAR
+        way = np.where(self.held[:, None], to_goal, to_thing) / STEP
+        largest = np.maximum(1.0, np.abs(way).max(axis=1, keepdims=True))
+        # Closed on nothing it opens first.
+        hand = np.where(
+            self.held, np.where(at_goal, 1.0, 0.0), np.where(~self.open, 1.0, np.where(at_thing, -1.0, 0.0))
+        )
+        stay = (~self.held & at_thing) | (self.held & at_goal)
+        return np.concatenate([np.where(stay[:, None], 0.0, way / largest), hand[:, None]], axis=1)
