@@ -47,6 +47,10 @@ class Layout:
         self.tool_offset, self.tool_rotation = tool_offset, tool_rotation
 
 
+JOINT_TARGETS = 8
+"""Columns of `View.target` where the controller follows joint positions: seven joints and the hand."""
+
+
 class View:
     """The present of N worlds. Arrays are in base axes unless said otherwise, and must not be written to."""
 
@@ -112,6 +116,16 @@ class View:
     def target_pose(self) -> np.ndarray:
         """(N, 6) the Cartesian controller's target: position [m], rotation vector [rad]."""
         return self.target[:, :6]
+
+    @cached_property
+    def target_offset(self) -> np.ndarray:
+        """(N, 6) the controller's target less `grasp_pose` [m, rad]; of joint targets the pose that they would make."""
+        if self.target.shape[1] != JOINT_TARGETS:
+            return self.target_pose - self.grasp_pose
+        positions, rotations = batched_joint_frames(self.target[:, :7])
+        place = positions[:, 7] + rotations[:, 7] @ self.layout.tool_offset
+        turned = batched_rotation_vector(rotations[:, 7] @ self.layout.tool_rotation)
+        return np.concatenate([place, turned], axis=1) - self.grasp_pose
 
     @property
     def width(self) -> np.ndarray:

@@ -89,6 +89,12 @@ def quarter_turn_yaw(quaternion: np.ndarray, view: View) -> np.ndarray:
     return np.where(np.abs(turned) > 1.2, turned - np.sign(turned) * (np.pi / 2), turned)
 
 
+def quarter_turns(view: View, name: str) -> np.ndarray:
+    """(N, 2) cosine and sine of four times the yaw of the box `name` less the hand's, alike for all sides."""
+    turn = quarter_turn_yaw(view.quaternion(name), view) - view.grasp_pose[:, 5]
+    return np.stack([np.cos(4.0 * turn), np.sin(4.0 * turn)], axis=1)
+
+
 def pick_up(view: View, position: np.ndarray, yaw: np.ndarray, half: float) -> Intent:
     """Opens, goes above `position`, down, and closes; decided anew from each state.
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from robots.spec import FieldSpec
 from sim.randomize import ARM_AND_CAMERAS, Range
 from sim.scene import arm_scene
 from sim.tasks.fixture import GENTLE, add_fixture, fixture, fixture_pose, in_fixture, place_fixture, upright_posture
-from sim.tasks.task import Intent, Reward, Start, Task, body, near, proprioception
+from sim.tasks.task import Intent, Observed, Reward, Start, Task, body, near, proprioception
 from sim.view import View, yaw_quaternion
 
 if TYPE_CHECKING:
@@ -165,6 +166,14 @@ def _turn(view: View) -> np.ndarray:
     return turn - np.round(turn / (np.pi / 2)) * (np.pi / 2)
 
 
+def _tip_offset(view: View) -> np.ndarray:
+    """(N, 3) from the middle of the hole's rim to the tip [m], base axes."""
+    tip, yaw = _tip(view), fixture_pose(view, "socket")[:, 2]
+    x = np.cos(yaw) * tip[:, 0] - np.sin(yaw) * tip[:, 1]
+    y = np.sin(yaw) * tip[:, 0] + np.cos(yaw) * tip[:, 1]
+    return np.stack([x, y, tip[:, 2] - HOLE_DEPTH], axis=1)
+
+
 def _success(view: View) -> np.ndarray:
     return (_depth(view) > DEEP) & _upright(view)
 
@@ -199,7 +208,19 @@ TASK = Task(
     name="peg_insert",
     scene=_scene,
     reset=_reset,
-    observations={**proprioception(use_gripper=False), **body("peg"), **fixture("socket")},
+    observations={
+        **proprioception(use_gripper=False),
+        **body("peg"),
+        **fixture("socket"),
+        "tip_offset": Observed(
+            FieldSpec(shape=(3,), unit="m", frame="base", about="from the middle of the hole's rim to the peg's tip"),
+            _tip_offset,
+        ),
+        "turn": Observed(
+            FieldSpec(shape=(1,), unit="rad", about="turn that squares the peg to the hole"),
+            lambda v: _turn(v)[:, None],
+        ),
+    },
     rewards={
         "align": Reward(0.25, lambda v: near(_to_axis(v), 0.05)),
         "turn": Reward(0.10, lambda v: near(np.abs(_turn(v)), 0.3)),

@@ -13,7 +13,7 @@ from robots.fr3 import Q_HOME
 from robots.spec import FieldSpec
 from sim.randomize import ARM_AND_CAMERAS, Range
 from sim.scene import arm_scene
-from sim.tasks.grasping import add_cube, held, pick_up, quarter_turn_yaw
+from sim.tasks.grasping import add_cube, held, pick_up, quarter_turn_yaw, quarter_turns
 from sim.tasks.task import Intent, Observed, Reward, Start, Task, body, near, proprioception, start_posture
 from sim.view import View, yaw_quaternion
 
@@ -86,6 +86,12 @@ TASK = Task(
     observations={
         **proprioception(),
         **body("cube"),
+        "cube_turn": Observed(
+            FieldSpec(
+                shape=(2,), about="cosine, sine of four times the cube's yaw less the hand's: alike for all sides"
+            ),
+            lambda v: quarter_turns(v, "cube"),
+        ),
         "goal": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="where to hold it"), lambda v: v.goal),
     },
     rewards={

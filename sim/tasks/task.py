@@ -138,9 +138,16 @@ def proprioception(use_gripper: bool = True) -> dict[str, Observed]:
             lambda v: v.grasp_pose,
         ),
     }
+    ahead = FieldSpec(shape=(6,), unit="m, rad", frame="base", about="the controller's target, seen from grasp_pose")
+    # Without it the same picture of the arm has different futures: an action moves the target, not the arm.
+    fields["target_offset"] = Observed(ahead, lambda v: v.target_offset)
     if use_gripper:
         width = FieldSpec(shape=(1,), unit="m", about="opening of the hand")
         fields["width"] = Observed(width, lambda v: v.width[:, None])
+        told = FieldSpec(
+            shape=(1,), unit="m", about="opening that the hand was last told, less than `width` while closing"
+        )
+        fields["width_target"] = Observed(told, lambda v: v.target[:, -1:])
     return fields
 
 
