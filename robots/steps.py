@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -90,4 +90,17 @@ def chosen(steps: Steps, rows: np.ndarray) -> Steps:
     columns = {name: value[rows] for name, value in steps._asdict().items() if isinstance(value, np.ndarray)}
     pictures = {name: value[rows] for name, value in steps.pictures.items()}
     after = {name: value[rows] for name, value in steps.next_pictures.items()}
+    return Steps(pictures=pictures, next_pictures=after, **columns)
+
+
+def joined(parts: Sequence[Steps]) -> Steps:
+    """The rows of all parts, one after another; at least one part, all with the same pictures."""
+    first = parts[0]
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name, value in first._asdict().items()
+        if isinstance(value, np.ndarray)
+    }
+    pictures = {name: np.concatenate([part.pictures[name] for part in parts]) for name in first.pictures}
+    after = {name: np.concatenate([part.next_pictures[name] for part in parts]) for name in first.next_pictures}
     return Steps(pictures=pictures, next_pictures=after, **columns)

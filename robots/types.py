@@ -147,6 +147,8 @@ class Reason(IntEnum):
     """The dense reward has not risen for a while."""
     DISAGREES = 5
     """The policy has been far from the expert's action for a while."""
+    PERSON = 6
+    """A person of flesh and blood, who need not say why."""
 
 
 class Intervention(NamedTuple):
@@ -166,6 +168,61 @@ class Intervention(NamedTuple):
     """Who."""
     device: str
     """By what; `simulated` here."""
+
+
+class Label(IntEnum):
+    """What a person says of the running episode; all but `NONE` end it."""
+
+    NONE = 0
+    SUCCESS = 1
+    FAILURE = 2
+    REDO = 3
+    """Drop it, and begin again from the same start."""
+    DISCARD = 4
+    """Drop it, and go on with the next start."""
+
+
+class Requests(NamedTuple):
+    """What a person asks of a session beside moving the arm."""
+
+    label: Label = Label.NONE
+    """Said since the last call, the last one where there were several."""
+    paused: bool = False
+    """The arm is to hold its position until they go on."""
+    stop: bool = False
+    """The session is to end after this step; it can be gone on with later."""
+
+
+class Operator(Protocol):
+    """A person in front of N worlds, whatever they hold in their hand: keys, a SpaceMouse, a browser, or a script."""
+
+    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
+        """A new episode begins in `worlds` (all by default), from `seeds`; call it after every reset."""
+        ...
+
+    def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
+        """Decides for every world who acts at this step; call it once per step.
+
+        Args:
+            proposed: (N, A) the policy's actions.
+            observation: of all worlds.
+
+        Returns:
+            `executed` is what the worlds should be stepped with.
+        """
+        ...
+
+    def requests(self) -> Requests:
+        """What was asked for since the last call; call it once per step, and while paused now and then."""
+        ...
+
+    def status(self) -> str:
+        """One short line for a screen: who has the arm, and what was last said."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the device, and leaves the terminal as it was."""
+        ...
 
 
 class Clock(Protocol):

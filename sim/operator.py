@@ -25,7 +25,7 @@ import numpy as np
 from robots.config import config
 from robots.errors import HandoffError
 from robots.spec import ActionSpec
-from robots.types import Intervention, Observation, Reason
+from robots.types import Intervention, Observation, Reason, Requests
 from sim.engine import Engine
 from sim.tasks.task import CLOSED, OPEN, Intent, Task
 from sim.view import View
@@ -188,6 +188,17 @@ class SimulatedOperator:
             operator=self.config.name,
             device="simulated",
         )
+
+    def requests(self) -> Requests:
+        """See `robots.types.Operator`: nothing; whether an episode succeeded the worlds tell by themselves."""
+        return Requests()
+
+    def status(self) -> str:
+        """See `robots.types.Operator`."""
+        return "operator" if self._holding.any() else "policy"
+
+    def close(self) -> None:
+        """See `robots.types.Operator`; there is no device."""
 
     def _decide(self, cause: np.ndarray, uniform: np.ndarray) -> None:
         """Moves every world's state by one step: watching, reacting, holding."""

@@ -1,0 +1,109 @@
+"""The keyboard operator on fake keys: holding, the dead-man time-out, labels, and what the screen says."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from real.teleop.keyboard import KeyboardConfig, KeyboardOperator, bindings
+from real.teleop.takeover import TakeoverConfig
+from robots.types import Intervention, Label
+from tests.real.teleop.hands import SPEC, FakeClock, FakeKeys
+
+CONFIG = KeyboardConfig(takeover=TakeoverConfig(ramp=0.0))
+PROPOSED = np.full((1, 5), 0.25)
+
+
+class Desk:
+    """A person at the keys."""
+
+    def __init__(self) -> None:
+        self.clock, self.keys = FakeClock(), FakeKeys()
+        self.operator = KeyboardOperator(SPEC, "ada", CONFIG, self.keys, self.clock)
+        self.operator.reset([0])
+
+    def after(self, seconds: float, *keys: str) -> Intervention:
+        self.clock.time += seconds
+        self.keys.press(*keys)
+        return self.operator.intervene(PROPOSED, {"width_target": np.array([[0.04]])})
+
+
+def test_without_a_key_the_policy_acts() -> None:
+    event = Desk().after(0.0)
+    assert not event.intervening[0]
+    assert np.array_equal(event.executed, PROPOSED)
+
+
+def test_a_tap_is_a_small_step_and_then_holds_still_until_the_time_out() -> None:
+    desk = Desk()
+    assert desk.after(0.0, "up").executed[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+    still = desk.after(0.2)
+    assert still.intervening[0]
+    assert still.executed[0].tolist() == [0.0, 0.0, 0.0, 0.0, 0.0]
+    assert not desk.after(0.6).intervening[0]
+
+
+def test_a_held_key_bridges_the_delay_before_repetition() -> None:
+    desk = Desk()
+    desk.after(0.0, "left")
+    assert desk.after(0.65).intervening[0]
+    moving = [desk.after(0.033, "left").executed[0, 1] for _ in range(40)]
+    assert moving == [1.0] * 40
+
+
+def test_after_a_long_hold_letting_go_gives_the_arm_back_at_once() -> None:
+    desk = Desk()
+    desk.after(0.0, "left")
+    for _ in range(60):
+        desk.after(0.033, "left")
+    assert desk.after(0.1).intervening[0]
+    assert not desk.after(0.1).intervening[0]
+
+
+def test_space_holds_still_and_grip_keys_take_over_too() -> None:
+    desk = Desk()
+    assert desk.after(0.0, "space").executed[0].tolist() == [0.0] * 5
+    assert desk.after(1.0, "c").executed[0, 4] == -1.0
+    assert desk.after(1.0, "o").executed[0, 4] == 1.0
+
+
+def test_a_reset_lets_the_arm_go() -> None:
+    desk = Desk()
+    desk.after(0.0, "up")
+    desk.operator.reset([1])
+    assert not desk.after(0.0).intervening[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [("s", Label.SUCCESS), ("q", Label.FAILURE), ("r", Label.REDO), ("d", Label.DISCARD), ("enter", Label.SUCCESS)],
+)
+def test_a_label_is_told_once_and_stays_on_the_screen(key: str, label: Label) -> None:
+    desk = Desk()
+    desk.keys.press(key)
+    assert desk.operator.requests().label == label
+    assert desk.operator.requests().label == Label.NONE
+    assert desk.operator.status() == f"policy, last label {label.name.lower()}"
+
+
+def test_p_pauses_and_goes_on_and_escape_stops() -> None:
+    desk = Desk()
+    desk.keys.press("p")
+    assert desk.operator.requests().paused
+    assert desk.operator.status() == "PAUSED"
+    desk.keys.press("p", "escape")
+    requests = desk.operator.requests()
+    assert (requests.paused, requests.stop) == (False, True)
+
+
+def test_closing_gives_the_keyboard_back() -> None:
+    desk = Desk()
+    desk.operator.close()
+    assert desk.keys.closed
+
+
+def test_the_screen_names_directions_in_base_axes_for_either_view() -> None:
+    assert "↑ +x, ↓ -x, ← +y, → -y" in dict(bindings())["arrows"]
+    assert "↑ -x, ↓ +x, ← -y, → +y" in dict(bindings(math.pi))["arrows"]

@@ -1,0 +1,98 @@
+"""Handover, axes and the hand's entry of an operator's actions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from real.teleop.takeover import Hand, Takeover, TakeoverConfig, base_twist
+from robots.actions import JointDelta
+from robots.errors import HandoffError
+from robots.types import Reason
+from tests.real.teleop.hands import SPEC, FakeClock
+
+FORWARD = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+PROPOSED = np.array([[0.3, -0.3, 0.1, 0.2, 1.0]])
+TOLD = {"width_target": np.array([[0.02]])}
+
+
+def takeover(clock: FakeClock, **options: float) -> Takeover:
+    return Takeover(SPEC, TakeoverConfig(**options), "ada", "keyboard", clock)
+
+
+def test_who_does_not_hold_the_arm_changes_nothing() -> None:
+    event = takeover(FakeClock()).intervene(PROPOSED, TOLD, Hand(False, FORWARD, 1))
+    assert np.array_equal(event.executed, PROPOSED)
+    assert (event.intervening[0], event.segment[0], event.reason[0]) == (False, -1, Reason.NONE)
+
+
+def test_speed_after_a_takeover_rises_over_300_ms() -> None:
+    clock = FakeClock()
+    person, speeds = takeover(clock), []
+    for _ in range(5):
+        speeds.append(float(person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0)).executed[0, 0]))
+        clock.time += 0.1
+    assert speeds == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0, 1.0])
+
+
+def test_every_takeover_of_an_episode_has_a_number_and_its_own_ramp() -> None:
+    clock = FakeClock()
+    person = takeover(clock)
+    first = person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0))
+    clock.time += 1.0
+    person.intervene(PROPOSED, TOLD, Hand(False, FORWARD, 0))
+    second = person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0))
+    assert (int(first.segment[0]), int(second.segment[0])) == (0, 1)
+    assert second.executed[0, 0] == 0.0
+    assert second.reason[0] == Reason.PERSON
+    person.reset()
+    assert person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0)).segment[0] == 0
+
+
+def test_the_hand_keeps_what_it_was_told_until_the_person_says_otherwise() -> None:
+    person = takeover(FakeClock())
+    entries = [
+        float(person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, grip)).executed[0, 4]) for grip in (0, -1, 0, 1)
+    ]
+    # Held at 2 cm of 8; closed on the word; still closing without it; opened.
+    assert entries == [-0.5, -1.0, -1.0, 1.0]
+
+
+def test_a_new_takeover_forgets_the_last_word_about_the_hand() -> None:
+    person = takeover(FakeClock())
+    person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, -1))
+    person.intervene(PROPOSED, TOLD, Hand(False, FORWARD, 0))
+    assert person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0)).executed[0, 4] == -0.5
+
+
+def test_in_a_world_that_does_not_tell_the_last_executed_opening_is_held() -> None:
+    person = takeover(FakeClock())
+    person.intervene(PROPOSED, {}, Hand(False, FORWARD, 0))
+    assert person.intervene(np.zeros((1, 5)), {}, Hand(True, FORWARD, 0)).executed[0, 4] == 1.0
+
+
+def test_forward_follows_the_persons_view() -> None:
+    assert base_twist(FORWARD, 0.0)[:2] == pytest.approx([1.0, 0.0])
+    assert base_twist(FORWARD, math.pi / 2)[:2] == pytest.approx([0.0, 1.0])
+    # HIL-SERL's code: a person who faces the base; forward is -x, left is -y, turns about the vertical stay.
+    turned = base_twist(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), math.pi)
+    assert turned == pytest.approx([-1.0, -2.0, 3.0, -4.0, -5.0, 6.0])
+
+
+def test_axes_that_the_world_does_not_have_are_left_out() -> None:
+    clock = FakeClock()
+    person = takeover(clock, ramp=0.0)
+    twist = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    assert person.intervene(PROPOSED, TOLD, Hand(True, twist, 0)).executed[0, :4] == pytest.approx([0.1, 0.2, 0.3, 0.6])
+
+
+def test_joint_actions_are_refused() -> None:
+    with pytest.raises(HandoffError, match="Cartesian-delta"):
+        Takeover(JointDelta().spec, TakeoverConfig(), "ada", "keyboard", FakeClock())
+
+
+def test_two_worlds_are_refused() -> None:
+    with pytest.raises(HandoffError, match=r"expected \(1, 5\)"):
+        takeover(FakeClock()).intervene(np.zeros((2, 5)), {}, Hand(True, FORWARD, 0))

@@ -1,0 +1,108 @@
+"""Episodes with corrections: what is stored per step, what of the last step, and what a crash loses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robots.episodes.corrections import EpisodeAssembler, Outcome, corrections_schema, open_corrections
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.spec import ActionSpec, FieldSpec
+from robots.types import Intervention, Reason
+
+ACTIONS = ActionSpec(low=(-1.0,) * 2, high=(1.0,) * 2, names=("x", "gripper"), interface="cartesian_delta")
+SCHEMA = corrections_schema("reach", 20.0, {"pose": FieldSpec(shape=(2,), unit="m")}, ACTIONS)
+
+
+def step(t: int, worlds: int = 1, *, last: bool = False, person: bool = False) -> tuple:
+    pose = np.full((worlds, 2), float(t))
+    held = np.full(worlds, person)
+    event = Intervention(
+        proposed=np.full((worlds, 2), 0.5),
+        executed=np.full((worlds, 2), -0.5 if person else 0.5),
+        intervening=held,
+        segment=np.where(held, 0, -1),
+        reason=np.where(held, int(Reason.PERSON), 0),
+        operator="ada",
+        device="keyboard",
+    )
+    outcome = Outcome(
+        reward=np.full(worlds, float(last)),
+        success=np.full(worlds, int(last)),
+        final_observation={"pose": pose + 1.0},
+        last=np.full(worlds, last),
+        policy_version=np.full(worlds, 7),
+    )
+    return {"pose": pose}, event, outcome
+
+
+def test_both_actions_the_person_and_the_reason_are_stored(tmp_path: Path) -> None:
+    with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
+        assembler = EpisodeAssembler(store, 1, {"robot": "fr3"})
+        for t in range(4):
+            assembler.add(*step(t, last=t == 3, person=t == 2), moved=np.array([True]), about=[{"seed": 9}])
+    store = EpisodeStore.open(tmp_path / "store.zarr")
+    rows = store.read(0, "policy")
+    assert rows["action"][:, 0].tolist() == [0.5, 0.5, -0.5, 0.5]
+    assert rows["action_policy"][:, 0].tolist() == [0.5] * 4
+    assert rows["intervention"].tolist() == [0, 0, 1, 0]
+    assert rows["segment"].tolist() == [-1, -1, 0, -1]
+    assert rows["reason"].tolist() == [0, 0, int(Reason.PERSON), 0]
+    assert rows["success"].tolist() == [0, 0, 0, 1]
+    assert rows["policy_version"].tolist() == [7] * 4
+    assert store.read(0, "final")["pose"].tolist() == [[4.0, 4.0]], "the state of success itself"
+    about = store.metadata(0)
+    assert (about["operator"], about["device"], about["robot"], about["seed"]) == ("ada", "keyboard", "fr3", 9)
+    assert (about["success"], about["interventions"], about["takeovers"]) == (True, 0.25, 1)
+    assert about["discard_reason"] is None
+
+
+def test_why_an_episode_was_dropped_stands_in_its_metadata(tmp_path: Path) -> None:
+    with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
+        EpisodeAssembler(store, 1, {}).add(
+            *step(0, last=True), moved=np.array([True]), about=[{"discard_reason": "redo"}]
+        )
+        assert store.metadata(0)["discard_reason"] == "redo"
+
+
+def test_only_finished_episodes_are_committed_and_a_new_session_goes_on(tmp_path: Path) -> None:
+    for session in range(2):
+        with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
+            assembler = EpisodeAssembler(store, 1, {})
+            for t, last in enumerate((False, True, False)):
+                assembler.add(*step(t, last=last), moved=np.array([True]), about=[{}])
+            assert store.num_episodes == session + 1
+            assert store.ends("policy")[-1] == 2 * (session + 1)
+
+
+def test_worlds_that_did_not_move_add_no_step(tmp_path: Path) -> None:
+    with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
+        assembler = EpisodeAssembler(store, 2, {})
+        assembler.add(*step(0, 2), moved=np.array([True, False]), about=[{}, {}])
+        assert assembler.add(*step(1, 2, last=True), moved=np.array([True, True]), about=[{}, {}]) == 2
+        assert store.ends("policy").tolist() == [2, 3]
+
+
+def test_frames_are_copies_of_what_the_worlds_write_again(tmp_path: Path) -> None:
+    with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
+        assembler = EpisodeAssembler(store, 1, {})
+        observation, event, outcome = step(0)
+        assembler.add(observation, event, outcome, moved=np.array([True]), about=[{}])
+        observation["pose"][:] = 99.0
+        assembler.add(*step(1, last=True), moved=np.array([True]), about=[{}])
+        assert store.read(0, "policy")["pose"][0].tolist() == [0.0, 0.0]
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    open_corrections(tmp_path / "store.zarr", SCHEMA).close()
+    other = corrections_schema("reach", 20.0, {"pose": FieldSpec(shape=(3,))}, ACTIONS)
+    with pytest.raises(HandoffError, match="task changed"):
+        open_corrections(tmp_path / "store.zarr", other)
+
+
+def test_an_observation_that_takes_a_name_of_the_schema_is_refused() -> None:
+    with pytest.raises(HandoffError, match="reward"):
+        corrections_schema("reach", 20.0, {"reward": FieldSpec(shape=())}, ACTIONS)
