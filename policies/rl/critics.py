@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import mse_loss
 
 
 def random_subset(members: int, size: int, generator: torch.Generator) -> Tensor:
@@ -21,8 +22,9 @@ def bellman_target(reward_B: Tensor, discount_B: Tensor, next_value_B: Tensor) -
 
 def squared_error(value_EB: Tensor, target_B: Tensor, weight_B: Tensor | None = None) -> Tensor:
     """Mean over members and rows of the squared distance from the target."""
-    error_EB = (value_EB - target_B).square()
-    return error_EB.mean() if weight_B is None else (error_EB * weight_B).mean()
+    if weight_B is None:
+        return mse_loss(value_EB, target_B.expand_as(value_EB))
+    return ((value_EB - target_B).square() * weight_B).mean()
 
 
 def double_dqn_value(online_BC: Tensor, target_BC: Tensor) -> Tensor:

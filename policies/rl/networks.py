@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from policies.rl.config import MlpSizes, Sizes
+from policies.rl.passes import NORM_EPSILON, Form, Layers, ensemble_pass
 
 
 class Features(nn.Module):
@@ -80,32 +81,58 @@ class EnsembleMlp(nn.Module):
 
         Args:
             inputs: see above.
-            members: indices of those to be asked; None asks all.
+            members: indices of those to be asked, all different; None asks all.
         """
-        hidden = self.hidden(inputs, members)
-        return torch.baddbmm(_chosen(self.biases[-1], members), hidden, _chosen(self.weights[-1], members))
+        return self._answers(inputs, members, head=True)
 
     def hidden(self, inputs: Tensor, members: Tensor | None = None) -> Tensor:
         """(E, B, units): what the last layer is shown."""
-        count = self.members if members is None else len(members)
-        hidden = inputs.expand(count, *inputs.shape) if inputs.ndim == 2 else inputs
-        for layer in range(len(self.weights) - 1):
-            bias, weight = (_chosen(part[layer], members) for part in (self.biases, self.weights))
-            hidden = torch.baddbmm(bias, hidden, weight)
-            if self.sizes.layer_norm:
-                hidden = functional.layer_norm(hidden, hidden.shape[-1:], eps=1e-6)
-                hidden = torch.addcmul(
-                    _chosen(self.shifts[layer], members), hidden, _chosen(self.gains[layer], members)
-                )
-            hidden = torch.tanh(hidden) if self.sizes.activation == "tanh" else torch.relu(hidden)
-        return hidden
+        return self._answers(inputs, members, head=False)
+
+    def layers(self) -> Layers:
+        """All parameters."""
+        # ParameterList's own iteration takes as long as a small product.
+        return Layers(
+            *(tuple(kind._parameters.values()) for kind in (self.weights, self.biases, self.gains, self.shifts))
+        )
+
+    def requires_grad_(self, requires_grad: bool = True) -> EnsembleMlp:
+        """Whether the parameters learn; a walk over submodules, which every actor step would make twice, is saved."""
+        for kind in self.layers():
+            for parameter in kind:
+                parameter.requires_grad = requires_grad
+        return self
+
+    def _answers(self, inputs: Tensor, members: Tensor | None, head: bool) -> Tensor:
+        layers = self.layers()
+        if not head:
+            layers = layers._replace(weights=layers.weights[:-1], biases=layers.biases[:-1])
+        if inputs.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return batched_pass(self.sizes, layers, head, inputs, members)
+        asked = tuple(range(self.members)) if members is None else tuple(members.tolist())
+        return ensemble_pass(Form(self.sizes.activation, self.sizes.layer_norm, asked, head), layers, inputs)
 
 
-def _chosen(parameter: Tensor, members: Tensor | None) -> Tensor:
-    return parameter if members is None else parameter[members]
+def batched_pass(sizes: MlpSizes, layers: Layers, head: bool, inputs: Tensor, members: Tensor | None) -> Tensor:
+    """What `ensemble_pass` computes, as one batched product per layer by autograd: for GPUs and exports."""
+    weights, biases, gains, shifts = ([part if members is None else part[members] for part in kind] for kind in layers)
+    hidden = inputs.expand(weights[0].shape[0], *inputs.shape) if inputs.ndim == 2 else inputs
+    for layer in range(len(weights) - head):
+        hidden = torch.baddbmm(biases[layer], hidden, weights[layer])
+        if sizes.layer_norm:
+            hidden = functional.layer_norm(hidden, hidden.shape[-1:], eps=NORM_EPSILON)
+            hidden = torch.addcmul(shifts[layer], hidden, gains[layer])
+        hidden = torch.tanh(hidden) if sizes.activation == "tanh" else torch.relu(hidden)
+    return torch.baddbmm(biases[-1], hidden, weights[-1]) if head else hidden
 
 
 @torch.no_grad()
 def move_towards(target: nn.Module, source: nn.Module, tau: float) -> None:
     """Polyak averaging: `target` moves by the share `tau` towards `source`, in place."""
-    torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), tau)
+    torch._foreach_lerp_(_parameters(target), _parameters(source), tau)
+
+
+def _parameters(module: nn.Module) -> list[Tensor]:
+    if isinstance(module, EnsembleMlp):
+        return [parameter for kind in module.layers() for parameter in kind]
+    return list(module.parameters())

@@ -18,8 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from policies.rl.actors import TanhGaussian
+from policies.rl.adam import Adam, Optimizer
+from policies.rl.by_hand import StepsByHand, steps_by_hand
 from policies.rl.config import SacConfig, Sizes
 from policies.rl.critics import bellman_target, double_dqn_value, random_subset, squared_error
+from policies.rl.encoders import Encoder, augmented, looked_at
 from policies.rl.networks import EnsembleMlp, Features, move_towards
 from policies.rl.transitions import Seen, Transitions
 
@@ -28,11 +31,15 @@ Metrics = dict[str, Tensor]
 
 
 class SacNetworks(nn.Module):
-    """All weights of the learner; `targets` follow slowly."""
+    """All weights of the learner; `targets` follow slowly. Data with pictures make the features an `Encoder`."""
 
-    def __init__(self, config: SacConfig, sizes: Sizes) -> None:
+    def __init__(self, config: SacConfig, sizes: Sizes, backbones: Mapping[str, nn.Module] | None = None) -> None:
         super().__init__()
-        self.features = Features(sizes)
+        self.features: Features = Features(sizes)
+        self.features_target: Features | None = None
+        if sizes.pictures:
+            self.features = Encoder(config.encoder, sizes, backbones)
+            self.features_target = deepcopy(self.features).requires_grad_(False)
         continuous = sizes.action - (config.gripper is not None)
         self.critic = EnsembleMlp(config.critics, self.features.size + continuous, config.critic, 1)
         self.critic_target = deepcopy(self.critic).requires_grad_(False)
@@ -54,26 +61,32 @@ class Sac:
         config: options.
         sizes: of the data.
         seed: of weights and noise.
+        backbones: frozen networks for the pictures; see `policies.rl.encoders.Encoder`.
     """
 
-    def __init__(self, config: SacConfig, sizes: Sizes, seed: int = 0) -> None:
+    def __init__(
+        self, config: SacConfig, sizes: Sizes, seed: int = 0, backbones: Mapping[str, nn.Module] | None = None
+    ) -> None:
         self.config, self.sizes, self.seed = config, sizes, seed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.networks = SacNetworks(config, sizes)
+            self.networks = SacNetworks(config, sizes, backbones)
         net = self.networks
         self.continuous = net.actor.actions
         self.target_entropy = -0.5 * self.continuous if config.target_entropy is None else config.target_entropy
-        self.optimizers = {
-            "critic": torch.optim.Adam(net.critic.parameters(), config.learning_rate, fused=True),
-            "actor": torch.optim.Adam(net.actor.parameters(), config.actor_learning_rate, fused=True),
-            "temperature": torch.optim.Adam([net.log_temperature], config.temperature_learning_rate),
+        # Critics train the encoder, SAC's and the hand's each with moments of their own [C].
+        encoder = [parameter for parameter in net.features.parameters() if parameter.requires_grad]
+        self.optimizers: dict[str, Optimizer] = {
+            "critic": Adam([*net.critic.parameters(), *encoder], config.learning_rate),
+            "actor": Adam(net.actor.parameters(), config.actor_learning_rate),
+            "temperature": Adam([net.log_temperature], config.temperature_learning_rate),
         }
         if net.gripper is not None and config.gripper is not None:
-            self.optimizers["gripper"] = torch.optim.Adam(
-                net.gripper.parameters(), config.gripper.learning_rate, fused=True
-            )
+            self.optimizers["gripper"] = Adam([*net.gripper.parameters(), *encoder], config.gripper.learning_rate)
         self.updates = 0
+        self.by_hand = True
+        """Whether the plain form's gradients come from `policies.rl.by_hand`, which is faster, or from autograd."""
+        self._steps: StepsByHand | None = None
         self._generator = torch.Generator()
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
@@ -81,24 +94,39 @@ class Sac:
 
         With U minibatches this is RLPD's update at U updates per data; HIL-SERL has two.
         """
-        self._generator.manual_seed(int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0]))
+        self._generator.manual_seed(_mixed(self.seed, self.updates))
+        minibatches = [augmented(batch, self.config.encoder.shift, self._generator) for batch in minibatches]
         metrics: Metrics = {}
+        steps = self._steps_by_hand()
         for batch in minibatches:
-            metrics |= self._update_critic(batch)
+            metrics |= self._update_critic(batch) if steps is None else steps.critic_step(batch)
             if self.networks.gripper is not None:
                 metrics |= self._update_gripper(batch)
-        metrics |= self._update_actor(minibatches[-1])
+        last = minibatches[-1]
+        metrics |= self._update_actor(last) if steps is None else steps.actor_step(last)
         self.updates += 1
         return metrics
+
+    def _steps_by_hand(self) -> StepsByHand | None:
+        if not self.by_hand:
+            return None
+        if self._steps is None or not self._steps.fits():
+            self._steps = steps_by_hand(self)
+        return self._steps
 
     @torch.no_grad()
     def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
         """(N, A) actions in [-1, 1] for observations (N, O): drawn with `draw`, or without it the policy's mode."""
-        features = self.networks.features(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))
+        return self.act_on(Seen(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))), draw)
+
+    @torch.no_grad()
+    def act_on(self, seen: Seen, draw: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) actions likewise, for vectors and pictures."""
+        features = self.features(seen)
         if draw is None:
             action = self.networks.actor.mode(features)
         else:
-            noise = draw.standard_normal((len(vector_NO), self.continuous), dtype=np.float32)
+            noise = draw.standard_normal((len(features), self.continuous), dtype=np.float32)
             action = self.networks.actor.sample(features, torch.from_numpy(noise)).action_BA
         if self.networks.gripper is not None:
             command = self.networks.gripper(features)[0].argmax(dim=1, keepdim=True) - 1
@@ -122,16 +150,24 @@ class Sac:
 
     def features(self, seen: Seen) -> Tensor:
         """(B, F): what critics and actor are shown."""
-        return self.networks.features(seen.vector_BO)
+        return looked_at(self.networks.features, seen)
 
-    def next_value(self, features_BF: Tensor) -> Tensor:
-        """(B,) value of the next state under the policy, by the target critics."""
+    def target_features(self, seen: Seen) -> Tensor | None:
+        """(B, F) what the target critics are shown where an encoder learns; None: the same as all."""
+        target = self.networks.features_target
+        return None if target is None else looked_at(target, seen)
+
+    def subset(self) -> Tensor | None:
+        """Indices of the target critics to be asked, drawn; None of all."""
+        size, members = self.config.subset, self.config.critics
+        return None if size is None or size >= members else random_subset(members, size, self._generator)
+
+    def next_value(self, features_BF: Tensor, target_BF: Tensor | None = None) -> Tensor:
+        """(B,) value of the next state under the policy, by the target critics, who see `target_BF` where given."""
         config, net = self.config, self.networks
         draw = net.actor.sample(features_BF, self._noise(len(features_BF)))
-        members = None
-        if config.subset is not None and config.subset < config.critics:
-            members = random_subset(config.critics, config.subset, self._generator)
-        inputs = torch.cat([features_BF, draw.action_BA], dim=1)
+        members = self.subset()
+        inputs = torch.cat([features_BF if target_BF is None else target_BF, draw.action_BA], dim=1)
         value_B = net.critic_target(inputs, members)[..., 0].amin(dim=0)
         if config.backup_entropy:
             value_B = value_B - net.log_temperature.exp() * draw.log_prob_B
@@ -140,7 +176,9 @@ class Sac:
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
         """The critics' loss on one minibatch, and what it tells."""
         with torch.no_grad():
-            target_B = bellman_target(batch.reward_B, batch.discount_B, self.next_value(self.features(batch.next_seen)))
+            after = batch.next_seen
+            next_value_B = self.next_value(self.features(after), self.target_features(after))
+            target_B = bellman_target(batch.reward_B, batch.discount_B, next_value_B)
         action_BA = batch.action_BA[:, : self.continuous]
         inputs = torch.cat([self.features(batch.seen), action_BA], dim=1)
         value_EB = self.networks.critic(inputs)[..., 0]
@@ -150,7 +188,8 @@ class Sac:
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
         """The actor's loss on one minibatch, and what it tells."""
         net = self.networks
-        features_BF = self.features(batch.seen)
+        with torch.no_grad():
+            features_BF = self.features(batch.seen)
         draw = net.actor.sample(features_BF, self._noise(batch.rows))
         value_EB = net.critic(torch.cat([features_BF, draw.action_BA], dim=1))[..., 0]
         value_B = value_EB.mean(dim=0) if self.config.actor_value == "mean" else value_EB.amin(dim=0)
@@ -161,6 +200,8 @@ class Sac:
         loss, metrics = self.critic_loss(batch)
         self._step("critic", loss)
         move_towards(self.networks.critic_target, self.networks.critic, self.config.tau)
+        if self.networks.features_target is not None:
+            move_towards(self.networks.features_target, self.networks.features, self.config.tau)
         return metrics
 
     def _update_gripper(self, batch: Transitions) -> Metrics:
@@ -171,7 +212,9 @@ class Sac:
         assert config is not None
         with torch.no_grad():
             after_BF = self.features(batch.next_seen)
-            value_B = double_dqn_value(net.gripper(after_BF)[0], net.gripper_target(after_BF)[0])
+            slow_BF = self.target_features(batch.next_seen)
+            slow_BC = net.gripper_target(after_BF if slow_BF is None else slow_BF)[0]
+            value_B = double_dqn_value(net.gripper(after_BF)[0], slow_BC)
             reward_B = batch.reward_B + config.toggle_penalty * batch.toggles_B
             target_B = bellman_target(reward_B, batch.discount_B, value_B)
         command_B1 = (batch.action_BA[:, -1:].round() + 1).long()
@@ -186,10 +229,15 @@ class Sac:
         loss, metrics = self.actor_loss(batch)
         self._step("actor", loss)
         net.critic.requires_grad_(True)
-        # exp(log alpha) (H - H*): the gradient of alpha itself, as in RLPD.
-        temperature = net.log_temperature.exp()
-        self._step("temperature", temperature * (metrics["entropy"] - self.target_entropy))
-        return {**metrics, "temperature": temperature.detach()}
+        temperature = net.log_temperature.detach().exp()
+        self.step_temperature(temperature, metrics["entropy"])
+        return {**metrics, "temperature": temperature}
+
+    def step_temperature(self, temperature: Tensor, entropy: Tensor) -> None:
+        """Moves the temperature down where the entropy is above its target; both are scalars."""
+        # The loss exp(log alpha) (H - H*) is its own gradient, as in RLPD.
+        self.networks.log_temperature.grad = temperature * (entropy - self.target_entropy)
+        self.optimizers["temperature"].step()
 
     def _step(self, name: str, loss: Tensor) -> None:
         optimizer = self.optimizers[name]
@@ -199,3 +247,11 @@ class Sac:
 
     def _noise(self, rows: int) -> Tensor:
         return torch.randn(rows, self.continuous, generator=self._generator)
+
+
+def _mixed(seed: int, number: int) -> int:
+    """A seed of 63 bits from two numbers (the finaliser of SplitMix64); NumPy's takes a tenth of a millisecond."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + number * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) % 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = ((mixed ^ (mixed >> shift)) * factor) % 2**64
+    return (mixed ^ (mixed >> 31)) >> 1

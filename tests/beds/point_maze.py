@@ -8,19 +8,21 @@ from tests.beds.bed import Bed
 
 STEP = 0.05
 """Way of one step at action 1 [m]."""
-NEAR = 0.1
-"""Distance to the goal that counts as there [m]."""
 WALL_X, WALL_HALF = 0.6, 0.05
 """The wall goes from x = 0 to `WALL_X` [m], `WALL_HALF` thick to either side of y = 0.5."""
+CORNER = np.array([WALL_X + 0.1, 0.5])
+"""Beside the wall's end [m]: from here both halves can be seen."""
+LOOKS = np.linspace(0.0, 1.0, 25)
+"""Where a line is probed for the wall, which is thicker than the gaps between."""
 
 
 class PointMaze(Bed):
     """A point in the unit square [0, 1]^2 with a wall in the middle: from below it to above it, round its end.
 
-    Observation (O = 2): position [m]. Action: x, y. Solved: within `NEAR` of the goal at (0.1, 0.9).
+    Observation (O = 2): position [m]. Action: x, y. Solved: within `near` of the goal at (0.1, 0.9).
     """
 
-    observation_size, action_size, max_steps = 2, 2, 100
+    observation_size, action_size, max_steps, near = 2, 2, 100, 0.1
 
     def __init__(self, num_envs: int = 1, seed: int = 0) -> None:
         self.point = np.zeros((num_envs, 2))
@@ -45,18 +47,31 @@ class PointMaze(Bed):
 
     def solved(self) -> np.ndarray:
         """See `Bed.solved`."""
-        return np.linalg.norm(self.point - self.goal, axis=1) < NEAR
+        return np.linalg.norm(self.point - self.goal, axis=1) < self.near
 
-    def expert(self) -> np.ndarray:
-        """See `Bed.expert`: right, up, left."""
-        below, beside = self.point[:, 1] < 0.5 + 2 * WALL_HALF, self.point[:, 0] > WALL_X + 0.02
-        to_end = np.array([WALL_X + 0.1, 0.3]) - self.point
-        up = np.array([WALL_X + 0.1, 0.65]) - self.point
-        over = self.goal - self.point
-        way = np.where((below & ~beside)[:, None], to_end, np.where(below[:, None], up, over)) / STEP
-        return way / np.maximum(1.0, np.abs(way).max(axis=1, keepdims=True))
+    def expert(self, misjudged_N2: np.ndarray | float = 0.0) -> np.ndarray:
+        """See `Bed.expert`: to the wall's end, then to the goal."""
+        return towards(self.point + misjudged_N2, self.goal)
+
+    def remaining(self) -> np.ndarray:
+        """See `Bed.remaining`."""
+        by = waypoint(self.point, self.goal)
+        return np.linalg.norm(by - self.point, axis=1) + np.linalg.norm(self.goal - by, axis=1)
 
 
-def in_wall(point_N2: np.ndarray) -> np.ndarray:
-    """(N,) bool."""
-    return (point_N2[:, 0] < WALL_X) & (np.abs(point_N2[:, 1] - 0.5) < WALL_HALF)
+def towards(point_N2: np.ndarray, target_N2: np.ndarray) -> np.ndarray:
+    """(N, 2) action of one step on the way to a target, round the wall."""
+    way = (waypoint(point_N2, target_N2) - point_N2) / STEP
+    return way / np.maximum(1.0, np.abs(way).max(axis=1, keepdims=True))
+
+
+def waypoint(point_N2: np.ndarray, target_N2: np.ndarray) -> np.ndarray:
+    """(N, 2) where to go next [m]: the target, or the wall's end where the wall stands between."""
+    line_LN2 = point_N2 + LOOKS[:, None, None] * (target_N2 - point_N2)
+    blocked: np.ndarray = np.any(in_wall(line_LN2, 0.02), axis=0)
+    return np.where(blocked[:, None], CORNER, target_N2)
+
+
+def in_wall(point_N2: np.ndarray, longer: float = 0.0) -> np.ndarray:
+    """(..., N) bool for points (..., N, 2), if the wall were `longer` [m]."""
+    return (point_N2[..., 0] < WALL_X + longer) & (np.abs(point_N2[..., 1] - 0.5) < WALL_HALF)

@@ -8,18 +8,18 @@ from tests.beds.bed import Bed
 
 STEP = 0.05
 """Way of one step at action 1 [m]."""
-NEAR = 0.05
-"""Distance that counts as there, for grasping and placing [m]."""
+APART = 0.2
+"""Least distance of thing and goal at the start [m]: four times what counts as there."""
 
 
 class PointReach(Bed):
     """A point in the unit square [-0.5, 0.5]^2 with a hand; action: x, y, hand (below -0.5 closes, above 0.5 opens).
 
-    Solved: the thing lies within `NEAR` of the goal and the hand is open.
+    Solved: the thing lies within `near` of the goal and the hand is open.
     Observation (O = 7): point (2), thing (2), goal (2) [m], hand (1 open, -1 closed).
     """
 
-    observation_size, action_size, max_steps = 7, 3, 60
+    observation_size, action_size, max_steps, near = 7, 3, 60, 0.05
 
     def __init__(self, num_envs: int = 1, seed: int = 0) -> None:
         self.point, self.thing, self.goal = (np.zeros((num_envs, 2)) for _ in range(3))
@@ -33,7 +33,7 @@ class PointReach(Bed):
         """See `Bed.start`."""
         self.point[row], self.thing[row] = rng.uniform(-0.5, 0.5, 2), rng.uniform(-0.4, 0.4, 2)
         self.goal[row] = rng.uniform(-0.4, 0.4, 2)
-        while np.linalg.norm(self.goal[row] - self.thing[row]) < 4 * NEAR:
+        while np.linalg.norm(self.goal[row] - self.thing[row]) < APART:
             self.goal[row] = rng.uniform(-0.4, 0.4, 2)
         self.open[row], self.held[row], self.toggles[row] = True, False, 0
 
@@ -46,7 +46,7 @@ class PointReach(Bed):
         turn = self.toggled(action_NA)
         self.toggles += turn
         self.open ^= turn
-        near = np.linalg.norm(self.point - self.thing, axis=1) < NEAR
+        near = np.linalg.norm(self.point - self.thing, axis=1) < self.near
         self.held = np.where(turn, near & ~self.open, self.held & ~self.open)
         way = STEP * action_NA[:, :2]
         before = self.point.copy()
@@ -60,13 +60,19 @@ class PointReach(Bed):
 
     def solved(self) -> np.ndarray:
         """See `Bed.solved`."""
-        return (np.linalg.norm(self.thing - self.goal, axis=1) < NEAR) & self.open
+        return (np.linalg.norm(self.thing - self.goal, axis=1) < self.near) & self.open
 
-    def expert(self) -> np.ndarray:
-        """See `Bed.expert`."""
-        to_thing, to_goal = self.thing - self.point, self.goal - self.thing
-        at_thing = np.linalg.norm(to_thing, axis=1) < 0.5 * NEAR
-        at_goal = np.linalg.norm(to_goal, axis=1) < 0.5 * NEAR
+    def remaining(self) -> np.ndarray:
+        """See `Bed.remaining`."""
+        reach = np.where(self.held, 0.0, np.linalg.norm(self.thing - self.point, axis=1))
+        return reach + np.linalg.norm(self.goal - self.thing, axis=1)
+
+    def expert(self, misjudged_N2: np.ndarray | float = 0.0) -> np.ndarray:
+        """See `Bed.expert`: what they hold they misjudge with the point."""
+        to_thing = self.thing - self.point - misjudged_N2
+        to_goal = self.goal - self.thing - misjudged_N2
+        at_thing = np.linalg.norm(to_thing, axis=1) < 0.5 * self.near
+        at_goal = np.linalg.norm(to_goal, axis=1) < 0.5 * self.near
         way = np.where(self.held[:, None], to_goal, to_thing) / STEP
         largest = np.maximum(1.0, np.abs(way).max(axis=1, keepdims=True))
         # Closed on nothing it opens first.

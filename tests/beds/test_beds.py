@@ -1,0 +1,233 @@
+"""The test beds: worlds, experts, persons and data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from robots.errors import HandoffError
+from robots.steps import Steps
+from tests.beds.bed import Bed, demonstrations, rollouts, success_rate
+from tests.beds.datasets import joined, maze_segments, random_and_expert
+from tests.beds.person import Person, PersonConfig, expert_with, uniform
+from tests.beds.point_maze import PointMaze, in_wall, waypoint
+from tests.beds.point_reach import PointReach
+
+BEDS = pytest.mark.parametrize("bed", [PointMaze, PointReach])
+
+
+def column(data: list[Steps], name: str) -> np.ndarray:
+    """One column of all steps."""
+    return np.concatenate([getattr(steps, name) for steps in data])
+
+
+@BEDS
+def test_a_world_does_not_depend_on_the_others(bed: type[Bed]) -> None:
+    many, one = bed(3, seed=7), bed(1, seed=7)
+    act_many, act_one = uniform(many, 5), uniform(one, 5)
+    for _ in range(2 * bed.max_steps + 5):
+        of_many, of_one = many.step(act_many(many.observe())), one.step(act_one(one.observe()))
+        for field, alone in zip(of_many, of_one, strict=True):
+            np.testing.assert_array_equal(field[:1], alone)
+    assert not np.array_equal(many.observe()[0], many.observe()[1])
+
+
+@BEDS
+def test_the_expert_always_succeeds_and_chance_never(bed: type[Bed]) -> None:
+    expert, chance = bed(50, seed=1), bed(50, seed=1)
+    assert success_rate(expert, lambda _: expert.expert(), 500) == 1.0
+    assert success_rate(chance, uniform(chance), 200) <= 0.01
+
+
+@BEDS
+def test_less_skill_means_less_success(bed: type[Bed]) -> None:
+    rates = []
+    for skill in (1.0, 0.7, 0.4):
+        worlds = bed(100, seed=2)
+        rates.append(success_rate(worlds, expert_with(worlds, skill, seed=3), 500))
+    assert rates[0] == 1.0
+    assert 0.6 <= rates[1] <= 0.85
+    assert 0.15 <= rates[2] <= 0.45
+
+
+@BEDS
+def test_the_expert_shortens_the_remaining_way_to_nearly_nothing(bed: type[Bed]) -> None:
+    world = bed(1, seed=3)
+    first = last = world.remaining()[0]
+    while world.finished == 0:
+        last = world.remaining()[0]
+        world.step(world.expert())
+    assert first > 0.2
+    assert last < bed.near + 0.08
+
+
+@BEDS
+def test_the_time_limit_truncates_and_the_true_last_observation_is_told(bed: type[Bed]) -> None:
+    world = bed(1, seed=0)
+    still = np.zeros((1, bed.action_size))
+    start = world.observe()
+    steps = [world.transition(still)[0] for _ in range(bed.max_steps)]
+    assert [bool(s.truncated[0]) for s in steps] == [False] * (bed.max_steps - 1) + [True]
+    assert not any(s.terminated[0] for s in steps)
+    assert [int(s.number[0]) for s in steps] == list(range(bed.max_steps))
+    np.testing.assert_array_equal(steps[-1].next_observation, start)
+    assert not np.array_equal(world.observe(), start)
+
+
+def test_running_episodes_have_different_numbers_for_ever() -> None:
+    data = rollouts(PointReach(4, seed=0), uniform(PointReach(4, seed=0)), 10)
+    pairs = list(zip(column(data, "episode").tolist(), column(data, "number").tolist(), strict=True))
+    assert len(set(pairs)) == len(pairs)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 30])
+def test_demonstrations_are_whole_episodes(num_envs: int) -> None:
+    data = demonstrations(PointReach(num_envs, seed=0), 20)
+    ended = column(data, "terminated") | column(data, "truncated")
+    episode, number = column(data, "episode"), column(data, "number")
+    assert sorted(episode[ended].tolist()) == list(range(20))
+    for each in range(20):
+        assert number[episode == each].tolist() == list(range((episode == each).sum()))
+    assert column(data, "demo").all()
+
+
+def test_a_used_bed_gives_no_data_set() -> None:
+    bed = PointMaze(2)
+    bed.step(bed.expert())
+    with pytest.raises(HandoffError, match="expected a fresh one"):
+        demonstrations(bed, 1)
+
+
+def test_episodes_must_fill_the_worlds() -> None:
+    with pytest.raises(HandoffError, match="7 episodes in 2 worlds"):
+        success_rate(PointMaze(2), lambda observation: observation, 7)
+
+
+def placed(point: tuple[float, float], thing: tuple[float, float], goal: tuple[float, float]) -> PointReach:
+    """One world of PointReach in a given state, hand open."""
+    bed = PointReach(1)
+    bed.point[0], bed.thing[0], bed.goal[0] = point, thing, goal
+    return bed
+
+
+def test_a_hand_that_closes_on_the_thing_carries_it_until_it_opens() -> None:
+    bed = placed((0.0, 0.0), (0.03, 0.0), (0.4, 0.4))
+    bed.move(np.array([[1.0, 0.0, -1.0]]))
+    assert bed.held[0]
+    np.testing.assert_allclose(bed.thing[0], [0.08, 0.0])
+    bed.move(np.array([[0.0, 1.0, 0.0]]))
+    np.testing.assert_allclose(bed.thing[0], [0.08, 0.05])
+    bed.move(np.array([[1.0, 0.0, 1.0]]))
+    assert not bed.held[0]
+    np.testing.assert_allclose(bed.thing[0], [0.08, 0.05])
+    np.testing.assert_allclose(bed.point[0], [0.1, 0.05])
+
+
+def test_a_hand_that_closes_far_from_the_thing_never_holds_it() -> None:
+    bed = placed((0.0, 0.0), (0.08, 0.0), (0.4, 0.4))
+    bed.move(np.array([[0.0, 0.0, -1.0]]))
+    for _ in range(3):
+        bed.move(np.array([[0.9, 0.0, -1.0]]))
+    assert not bed.held[0]
+    np.testing.assert_allclose(bed.thing[0], [0.08, 0.0])
+
+
+def test_a_thing_at_the_goal_is_not_solved_before_the_hand_lets_go() -> None:
+    bed = placed((0.2, 0.2), (0.2, 0.2), (0.2, 0.2))
+    bed.step(np.array([[0.0, 0.0, -1.0]]))
+    assert bed.finished == 0
+    bed.step(np.array([[0.0, 0.0, 1.0]]))
+    assert bed.finished == 1
+
+
+def test_every_start_of_point_reach_needs_the_hand() -> None:
+    bed = PointReach(300, seed=4)
+    assert not bed.solved().any()
+    # Without a command of the hand nothing but the point moves, wherever it goes.
+    act = uniform(bed)
+    assert success_rate(bed, lambda o: act(o) * np.array([1.0, 1.0, 0.49]), 300) == 0.0
+
+
+def test_only_commands_that_turn_the_hand_are_toggles() -> None:
+    bed = placed((0.0, 0.0), (0.4, 0.4), (-0.4, 0.4))
+    commands = [(1.0, False), (0.4, False), (-0.4, False), (-1.0, True), (-1.0, False), (0.0, False), (1.0, True)]
+    for command, toggles in commands:
+        steps, _ = bed.transition(np.array([[0.0, 0.0, command]]))
+        assert bool(steps.toggle[0]) is toggles
+    assert bed.toggles[0] == 2
+
+
+def test_the_wall_stops_and_its_end_lets_pass() -> None:
+    maze = PointMaze(2)
+    maze.point[:] = [[0.3, 0.43], [0.62, 0.43]]
+    for _ in range(4):
+        maze.move(np.array([[0.0, 1.0], [0.0, 1.0]]))
+    np.testing.assert_allclose(maze.point, [[0.3, 0.43], [0.62, 0.63]])
+    assert in_wall(np.array([[0.3, 0.46], [0.61, 0.5], [0.3, 0.44]])).tolist() == [True, False, False]
+
+
+def test_the_way_leads_to_the_walls_end_only_where_the_wall_is_between() -> None:
+    point = np.array([[0.1, 0.1], [0.9, 0.1], [0.1, 0.1]])
+    target = np.array([[0.1, 0.9], [0.9, 0.9], [0.5, 0.3]])
+    np.testing.assert_allclose(waypoint(point, target), [[0.7, 0.5], [0.9, 0.9], [0.5, 0.3]])
+
+
+def test_a_person_takes_over_after_a_stall_for_the_time_of_a_takeover() -> None:
+    maze = PointMaze(1)
+    person = Person(maze, PersonConfig(probability=1.0, patience=3, hold=2, half_life=10**9))
+    acted = []
+    for _ in range(8):
+        executed, acts = person.act(np.zeros((1, 2)))
+        assert np.array_equal(executed, maze.expert() if acts[0] else np.zeros((1, 2)))
+        maze.step(executed)
+        acted.append(bool(acts[0]))
+    # The first step is progress from nothing, three without follow; after two of help, which is progress, again three.
+    assert acted == [False, False, False, True, True, False, False, False]
+
+
+def test_a_person_leaves_a_good_policy_alone() -> None:
+    maze = PointMaze(10)
+    person = Person(maze, PersonConfig(probability=1.0))
+    for _ in range(100):
+        executed, acts = person.act(maze.expert())
+        assert not acts.any()
+        maze.step(executed)
+
+
+def test_a_persons_readiness_halves() -> None:
+    maze = PointMaze(200)
+    maze.steps[:] = 1
+    person = Person(maze, PersonConfig(probability=1.0, patience=1, hold=1, half_life=200))
+    person.best[:] = 0.0
+    shares = [person.act(np.zeros((200, 2)))[1].mean() for _ in range(3)]
+    assert shares[0] == 1.0
+    assert abs(shares[1] - 0.5) < 0.12
+    assert abs(shares[2] - 0.25) < 0.12
+
+
+def test_a_mixed_data_set_has_its_share_of_the_expert() -> None:
+    data = random_and_expert(PointReach, 100, expert_share=0.05)
+    ended = column(data, "terminated") | column(data, "truncated")
+    assert sorted(column(data, "episode")[ended].tolist()) == list(range(100))
+    assert 5 <= column(data, "reward").sum() <= 6
+
+
+def test_joined_data_sets_share_no_episode() -> None:
+    one, two = demonstrations(PointMaze(1), 2), demonstrations(PointMaze(1, 1), 3)
+    assert set(column(joined(one, two), "episode").tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_no_segment_of_the_maze_is_a_solution_but_together_they_are() -> None:
+    data = maze_segments(500)
+    episode, number, place = (column(data, name) for name in ("episode", "number", "observation"))
+    ended, reward = column(data, "terminated") | column(data, "truncated"), column(data, "reward")
+    assert sorted(episode[ended].tolist()) == list(range(500))
+    assert number.max() <= 14
+    solving = set(episode[reward > 0].tolist())
+    start = (place < 0.2).all(axis=1)
+    assert len(solving) >= 10
+    assert start.any()
+    assert not solving & set(episode[start].tolist())
+    beside = set(episode[(place[:, 0] > 0.6) & (abs(place[:, 1] - 0.5) < 0.1)].tolist())
+    assert beside & solving
+    assert beside & set(episode[(place[:, 0] < 0.3) & (place[:, 1] < 0.4)].tolist())

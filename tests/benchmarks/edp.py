@@ -1,0 +1,104 @@
+"""What the one-step guess of a clean action saves a diffusion policy that climbs Q.
+
+    python -m tests.benchmarks.edp --json
+
+actor_ms        one update of the actor by EDP: denoising loss and Q of the one-step guess, one prediction for both
+chain_ms        the same with Q of an action that is drawn along the whole chain, gradients through every step
+                (Diffusion-QL), and a second prediction for the denoising loss
+actor_ratio     actor_ms / chain_ms
+update_ms       a whole update of EDP in its IQL form, whose critics draw no action
+td3_update_ms   likewise in its TD3 form, whose critics' targets draw one with DDIM in `--steps` steps
+update_ratio    update_ms over a whole update that climbs through the chain, its targets drawn along the chain too
+
+Actor of 256x3 units, critics of 256x3, batch 256, K levels; milliseconds of processor time of one thread, medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from policies.rl.config import EdpConfig, Sizes
+from policies.rl.edp import Edp
+from policies.rl.transitions import Seen, Transitions
+
+OBSERVATION, ACTION, BATCH = 20, 7, 256
+
+
+def main() -> None:
+    """Measures and prints; one JSON object when asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--levels", type=int, default=20, help="K")
+    parser.add_argument("--steps", type=int, default=5, help="of the sampler in the TD3 form")
+    parser.add_argument("--updates", type=int, default=15, help="measured of each kind")
+    arguments = parser.parse_args()
+    figures = measure(arguments.levels, arguments.steps, arguments.updates)
+    print(json.dumps(figures) if arguments.json else "\n".join(f"{name:15s} {v}" for name, v in figures.items()))
+
+
+def measure(levels: int, steps: int, updates: int) -> dict[str, Any]:
+    """All figures, by name."""
+    torch.set_num_threads(1)
+    sizes, batch = Sizes(observation=OBSERVATION, action=ACTION), random_batch()
+    whole = Edp(EdpConfig(levels=levels), sizes)
+    implicit = Edp(EdpConfig(levels=levels, objective="iql"), sizes)
+    short = Edp(EdpConfig(levels=levels, steps=steps), sizes)
+    actor = milliseconds(lambda: whole.step("actor", whole.actor_loss(batch)[0]), updates)
+    chain = milliseconds(lambda: whole.step("actor", chain_loss(whole, batch)), updates)
+    both = milliseconds(lambda: whole.update([batch]), updates)
+    update = milliseconds(lambda: implicit.update([batch]), updates)
+    return {
+        "levels": levels,
+        "actor_ms": actor,
+        "chain_ms": chain,
+        "actor_ratio": round(actor / chain, 3),
+        "update_ms": update,
+        "td3_update_ms": milliseconds(lambda: short.update([batch]), updates),
+        "update_ratio": round(update / (both - actor + chain), 3),
+    }
+
+
+def chain_loss(learner: Edp, batch: Transitions) -> torch.Tensor:
+    """Diffusion-QL's loss of the actor (arXiv 2208.06193): Q is climbed through every step of the sampler."""
+    net = learner.networks
+    features = net.seen(batch.seen)
+    noise = torch.randn(len(learner.grid) + 1, batch.rows, ACTION)
+    action = learner.walk(net.actor, features, noise)
+    return learner.guess(features, batch.action_BA).loss + 2.0 * learner.descent(features, action)
+
+
+def milliseconds(work: Callable[[], Any], times: int) -> float:
+    """Median of processor time, after two that do not count."""
+    taken = []
+    for _ in range(times + 2):
+        start = time.process_time()
+        work()
+        taken.append(1e3 * (time.process_time() - start))
+    return round(statistics.median(taken[2:]), 2)
+
+
+def random_batch() -> Transitions:
+    """Standard normal observations, uniform actions."""
+    generator = torch.Generator().manual_seed(0)
+    none = torch.zeros(BATCH, dtype=torch.bool)
+    return Transitions(
+        Seen(torch.randn(BATCH, OBSERVATION, generator=generator)),
+        2.0 * torch.rand(BATCH, ACTION, generator=generator) - 1.0,
+        torch.randn(BATCH, generator=generator),
+        torch.full((BATCH,), 0.97),
+        Seen(torch.randn(BATCH, OBSERVATION, generator=generator)),
+        none,
+        none,
+        torch.zeros(BATCH),
+    )
+
+
+if __name__ == "__main__":
+    main()

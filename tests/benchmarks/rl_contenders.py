@@ -1,0 +1,272 @@
+"""One contender of `tests.benchmarks.rl`: a process that makes updates on one core when told to.
+
+    PYTHON tests/benchmarks/rl_contenders.py NAME
+
+It says `ready`, then reads numbers of updates from its input, a line each, makes them and answers with one JSON object:
+seconds of processor time and by the clock. `sb3` and `sbx` need nothing of Handoff and run in an environment of their
+own; the others are run from the root of the repository.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+BATCH, OBSERVATION, ACTION, HIDDEN = 256, 20, 7, (256, 256)
+STORED = 10_000
+WARM_UP = 30
+
+
+def main() -> None:
+    """Prepares the contender that the command line names, and obeys."""
+    one_core()
+    advance = contenders()[sys.argv[1]]()
+    advance(WARM_UP)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        cpu, wall = time.process_time(), time.perf_counter()
+        advance(int(line))
+        spent = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+        print(json.dumps(spent), flush=True)
+
+
+def one_core() -> None:
+    """One thread on the last core that this process may use, for whatever library."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    for library in ("OMP", "MKL", "OPENBLAS"):
+        os.environ[f"{library}_NUM_THREADS"] = "1"
+
+
+def contenders() -> dict[str, Callable[[], Callable[[int], Any]]]:
+    """Ways to make a function that makes the given number of updates, by name."""
+    return {
+        "handoff": lambda: handoff("plain", critics=2),
+        "handoff_hil_serl": lambda: handoff("hil_serl", critics=2),
+        "handoff_alone": lambda: handoff("plain", critics=2, sampling=False),
+        "handoff_ten": lambda: handoff("plain", critics=10, sampling=False),
+        "handoff_ten_hil_serl": lambda: handoff("hil_serl", critics=10, sampling=False),
+        "loop_ten": lambda: loop(10, layer_norm=False),
+        "loop_ten_hil_serl": lambda: loop(10, layer_norm=True),
+        "products": lambda: products(critics=2, fastest=True),
+        "products_mm": lambda: products(critics=2, fastest=False),
+        "sb3": lambda: stable_baselines("stable_baselines3"),
+        "sbx": lambda: stable_baselines("sbx"),
+        "sbx_loop": lambda: stable_baselines("sbx", at_once=True),
+    }
+
+
+def handoff(form: str, critics: int, sampling: bool = True) -> Callable[[int], None]:
+    """Ours. `plain` is SAC as the peers have it (ReLU, entropy in the target, minimum for the actor).
+
+    Args:
+        form: plain or hil_serl (tanh and LayerNorm, no entropy, mean).
+        critics: members of the ensemble; of ten, two are asked for the target.
+        sampling: whether the minibatches are drawn from a replay, as the peers' are, or there is one for all updates.
+    """
+    learner = _sac(form, critics)
+    replay, draw = _replay(), np.random.default_rng(0)
+    batch = replay.sample(BATCH, draw)
+
+    def advance(updates: int) -> None:
+        for _ in range(updates):
+            learner.update([replay.sample(BATCH, draw) if sampling else batch])
+
+    return advance
+
+
+def loop(critics: int, layer_norm: bool) -> Callable[[int], None]:
+    """The same update with every critic a module of its own, written the usual way and asked one after another."""
+    from torch import Tensor, nn
+
+    class Loop(nn.Module):
+        """Critics as separate stacks of torch's layers."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.members = nn.ModuleList(self._member() for _ in range(critics))
+
+        def _member(self) -> nn.Module:
+            layers: list[nn.Module] = []
+            for before, after in pairwise((OBSERVATION + ACTION, *HIDDEN)):
+                layers.append(nn.Linear(before, after))
+                layers += [nn.LayerNorm(after, eps=1e-6), nn.Tanh()] if layer_norm else [nn.ReLU()]
+            return nn.Sequential(*layers, nn.Linear(HIDDEN[-1], 1))
+
+        def forward(self, inputs: Tensor, members: Tensor | None = None) -> Tensor:
+            chosen = range(critics) if members is None else members.tolist()
+            return torch.stack([self.members[i](inputs) for i in chosen])
+
+    import torch
+
+    learner = _sac("hil_serl" if layer_norm else "plain", critics)
+    net = learner.networks
+    net.critic, net.critic_target = Loop(), Loop().requires_grad_(False)
+    learner.optimizers["critic"] = torch.optim.Adam(net.critic.parameters(), 3e-4, fused=True)
+    batch = _replay().sample(BATCH, np.random.default_rng(0))
+
+    def advance(updates: int) -> None:
+        for _ in range(updates):
+            learner.update([batch])
+
+    return advance
+
+
+def _sac(form: str, critics: int) -> Any:
+    import torch
+
+    from policies.rl.config import MlpSizes, SacConfig, Sizes
+    from policies.rl.sac import Sac
+
+    torch.set_num_threads(1)
+    subset = 2 if critics > 2 else None
+    if form == "hil_serl":
+        config = SacConfig(critics=critics, subset=subset)
+    else:
+        sizes = MlpSizes(hidden=HIDDEN, activation="relu", layer_norm=False)
+        config = SacConfig(
+            critic=sizes, actor=sizes, critics=critics, subset=subset, actor_value="min", backup_entropy=True
+        )
+    return Sac(config, Sizes(observation=OBSERVATION, action=ACTION), seed=0)
+
+
+def _replay() -> Any:
+    from policies.rl.replay import Replay, ReplayConfig
+    from robots.steps import plain_steps
+
+    draw = np.random.default_rng(0)
+    replay = Replay(ReplayConfig(capacity=STORED), OBSERVATION, ACTION)
+    seen = draw.standard_normal((STORED + 1, OBSERVATION)).astype(np.float32)
+    nothing = np.zeros(STORED, bool)
+    replay.append(
+        plain_steps(
+            episode=np.arange(STORED) // 100,
+            number=np.arange(STORED) % 100,
+            observation=seen[:-1],
+            action=draw.uniform(-1.0, 1.0, (STORED, ACTION)),
+            reward=draw.standard_normal(STORED),
+            next_observation=seen[1:],
+            terminated=nothing,
+            truncated=np.arange(STORED) % 100 == 99,
+        )
+    )
+    return replay
+
+
+def products(critics: int, fastest: bool) -> Callable[[int], None]:
+    """The matrix products of an update of the plain form and nothing else, in float32: what no update can beat.
+
+    Args:
+        critics: members of the ensemble.
+        fastest: takes for every product the faster of `torch.mm` and the one that the learner uses; or `torch.mm`.
+    """
+    import torch
+
+    from policies.rl.passes import product
+
+    torch.set_num_threads(1)
+    critic = list(pairwise((OBSERVATION + ACTION, *HIDDEN, 1)))
+    actor = list(pairwise((OBSERVATION, *HIDDEN, 2 * ACTION)))
+
+    def forward(layers: list[tuple[int, int]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(torch.randn(BATCH, i), torch.randn(i, n)) for i, n in layers]
+
+    def of_weights(layers: list[tuple[int, int]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(torch.randn(BATCH, i).t(), torch.randn(BATCH, n)) for i, n in layers]
+
+    def of_inputs(layers: list[tuple[int, int]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(torch.randn(BATCH, n), torch.randn(i, n).t()) for i, n in layers]
+
+    pairs = forward(actor) + of_weights(actor) + of_inputs(actor[1:]) + forward(actor)
+    for _ in range(critics):
+        pairs += forward(critic) + forward(critic) + of_weights(critic) + of_inputs(critic[1:])
+        # Of the first layer's inputs the actor needs the actions' gradient only.
+        pairs += forward(critic) + of_inputs([(ACTION, HIDDEN[0]), *critic[1:]])
+    calls: list[Callable[[], torch.Tensor]] = []
+    for left, right in pairs:
+        out = torch.empty(left.shape[0], right.shape[1])
+        plain = _call(torch.mm, left, right, out)
+        own = _call(product, left, right, None)
+        calls.append(min((plain, own), key=_seconds) if fastest else plain)
+
+    def advance(updates: int) -> None:
+        with torch.inference_mode():
+            for _ in range(updates):
+                for call in calls:
+                    call()
+
+    return advance
+
+
+def _call(multiply: Callable[..., Any], left: Any, right: Any, out: Any) -> Callable[[], Any]:
+    return (lambda: multiply(left, right)) if out is None else (lambda: multiply(left, right, out=out))
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    """Of the fastest of several runs."""
+    took = []
+    for _ in range(10):
+        began = time.process_time()
+        for _ in range(10):
+            call()
+        took.append(time.process_time() - began)
+    return min(took)
+
+
+def stable_baselines(library: str, at_once: bool = False) -> Callable[[int], None]:
+    """SAC of stable-baselines3 (PyTorch) or SBX (JAX), as they come; their default networks are 256, 256, ReLU.
+
+    Args:
+        library: its package.
+        at_once: whether all updates are one call, which SBX compiles to one loop; or a call each, as both do when they
+            update once per step of the environment, their default.
+    """
+    import gymnasium
+    import torch
+
+    torch.set_num_threads(1)
+
+    class Nothing(gymnasium.Env[Any, Any]):
+        """A world of the right sizes."""
+
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (OBSERVATION,), np.float32)
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION,), np.float32)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(OBSERVATION, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(OBSERVATION, np.float32), 0.0, False, False, {}
+
+    if library == "sbx":
+        from sbx import SAC
+    else:
+        from stable_baselines3 import SAC
+    from stable_baselines3.common.logger import configure
+
+    model = SAC("MlpPolicy", Nothing(), buffer_size=STORED, batch_size=BATCH, seed=0, device="cpu")
+    model.set_logger(configure(None, []))
+    draw = np.random.default_rng(0)
+    for _ in range(STORED):
+        seen = draw.standard_normal((2, 1, OBSERVATION)).astype(np.float32)
+        action = draw.uniform(-1.0, 1.0, (1, ACTION)).astype(np.float32)
+        model.replay_buffer.add(seen[0], seen[1], action, draw.standard_normal(1), np.zeros(1), [{}])
+
+    def advance(updates: int) -> None:
+        for _ in range(1 if at_once else updates):
+            model.train(gradient_steps=updates if at_once else 1, batch_size=BATCH)
+
+    return advance
+
+
+if __name__ == "__main__":
+    main()

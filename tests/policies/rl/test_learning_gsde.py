@@ -1,0 +1,78 @@
+"""Learning check of gSDE: it swings a pendulum up as plain SAC does, and shakes the motor half as much meanwhile.
+
+Claims, fixed before the five seeds were run (ALGORITHMS A9): after 6,000 steps on Pendulum both return more than -200
+on average, and the mean change of the action from one step to the next, over all of the training, is at least two
+times smaller with gSDE. Negative control: gSDE with a matrix drawn at every step shakes as plain SAC does.
+
+Reduced against what is usual on Pendulum: networks of 64 units, batch 128, 6,000 steps instead of 20,000.
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from policies.rl.config import MlpSizes, SacConfig, Sizes
+from policies.rl.gsde import GsdeSac
+from policies.rl.online import Batches, Learner, OnlineConfig, learn
+from policies.rl.replay import Replay, ReplayConfig
+from policies.rl.sac import Sac
+from robots.steps import Steps
+from tests.beds.pendulum import Pendulum, mean_return
+from tests.beds.race import race
+
+pytestmark = pytest.mark.slow
+
+STEPS = 6000
+NETWORK = MlpSizes(hidden=(64, 64), activation="relu", layer_norm=False)
+HOLD = 8
+"""Steps for which a matrix is kept: 0.4 s."""
+
+
+def swung(seed: int, gsde: int, shakes: Path) -> float:
+    """Mean return after training; the mean change of the action goes to a file in `shakes`."""
+    config = SacConfig(
+        critic=NETWORK,
+        actor=NETWORK,
+        actor_value="min",
+        backup_entropy=True,
+        learning_rate=1e-3,
+        actor_learning_rate=1e-3,
+        temperature_learning_rate=1e-3,
+        tau=0.01,
+        init_temperature=0.1,
+        target_entropy=-1.0,
+        log_std_min=-5.0,
+        log_std_max=2.0,
+        gsde=gsde,
+    )
+    learner = (GsdeSac if gsde else Sac)(config, Sizes(observation=3, action=1), seed)
+    bed, actions, first = Pendulum(1, seed), [], []
+
+    def collect(one: Learner, draw: np.random.Generator) -> Steps:
+        first.append(bed.steps[0] == 0)
+        actions.append(one.act(bed.observe(), draw)[0, 0])
+        return bed.transition(np.array([[actions[-1]]]))[0]
+
+    online = OnlineConfig(batch_size=128, demo_share=0.0, training_starts=200)
+    replay = Replay(ReplayConfig(capacity=STEPS, discount=0.98), 3, 1)
+    learn(learner, Batches(online, replay), collect, online, STEPS, seed)
+    changes = np.abs(np.diff(actions))[~np.array(first)[1:]]
+    (shakes / f"{gsde}-{seed}").write_text(str(changes.mean()))
+    return mean_return(Pendulum(100, 1000 + seed), learner.act, 100)
+
+
+def test_it_reaches_what_sac_reaches_with_half_the_shaking(tmp_path: Path) -> None:
+    arms = {"sac": 0, "gsde": HOLD, "every step": 1}
+    returns = race({name: partial(swung, gsde=gsde, shakes=tmp_path) for name, gsde in arms.items()})
+    shakes = {
+        name: float(np.mean([float((tmp_path / f"{gsde}-{seed}").read_text()) for seed in range(5)]))
+        for name, gsde in arms.items()
+    }
+    sys.stdout.write(f"mean change of the action: {shakes}\n")
+    assert np.mean(returns["sac"]) > -200.0
+    assert np.mean(returns["gsde"]) > -200.0
+    assert shakes["sac"] >= 2.0 * shakes["gsde"]
+    assert shakes["sac"] < 2.0 * shakes["every step"]
