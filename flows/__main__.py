@@ -1,4 +1,4 @@
-"""The command line: `handoff run | plan | explain | record | evaluate | compare | serve`."""
+"""The command line: `handoff run | plan | explain | record | evaluate | compare | serve | hil`."""
 
 from __future__ import annotations
 
@@ -77,6 +77,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--queue", type=int, default=8, help="requests that may wait while one is answered")
     sub.add_argument("--seed", type=int, default=0, help="of the noise of requests that bring none")
     sub.add_argument("--action-interface", help="what the actions of a policy directory mean; an ONNX file says so")
+    sub = add("hil", _hil, "learn a task with a person's corrections, from demonstrations to a gated policy")
+    sub.add_argument("task", help="a file in configs/hil/ without its ending, e.g. pick_cube")
+    sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. train.sac.critics=10")
+    sub.add_argument("--operator", choices=("simulated", "keyboard", "spacemouse"), help="who corrects")
+    sub.add_argument("--person", help="name that is recorded with every episode; default: the login")
+    sub.add_argument("--steps", type=int, help="control steps of training")
+    sub.add_argument("--out", type=Path, help="folder of the session; default: runs/hil/<task>")
     return parser
 
 
@@ -148,6 +155,12 @@ def _serve(options: argparse.Namespace) -> None:
     from flows.serve import serve_command
 
     serve_command(options)
+
+
+def _hil(options: argparse.Namespace) -> None:
+    from flows.hil import hil_command
+
+    hil_command(options)
 
 
 def _fail(message: str, error: BaseException | None, debug: bool, code: int = 1) -> int:

@@ -90,7 +90,7 @@ def write_results(config: PipelineConfig, summary: Summary) -> Path:
     folder = Path(config.runs) / config.name
     folder.mkdir(parents=True, exist_ok=True)
     for result in summary.stages:
-        _link(folder / result.name, Path(config.runs) / result.artifact)
+        place_link(folder / result.name, Path(config.runs) / result.artifact)
     write_report(folder / "report.html", summary)
     path = folder / "summary.json"
     rows = {result.name: asdict(result) for result in summary.stages}
@@ -122,7 +122,8 @@ def _busy_seconds(outcomes: Sequence[Outcome]) -> float:
     return total
 
 
-def _link(link: Path, target: Path) -> None:
+def place_link(link: Path, target: Path) -> None:
+    """Makes `link` a relative link to `target`, replacing one that is there in one move."""
     import os
 
     temporary = link.with_name(f".{link.name}.link")

@@ -17,6 +17,7 @@ from policies.policy_config import (
     BehaviourCloningConfig,
     BesoConfig,
     DiffusionPolicyConfig,
+    LearnedActorConfig,
     PolicyConfig,
     TokenVlaConfig,
     VlaConfig,
@@ -61,6 +62,10 @@ def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) 
             from policies.token_vla import TokenVlaPolicy
 
             return TokenVlaPolicy(config, shapes, saved)
+        case LearnedActorConfig():
+            from policies.learned_actor import LearnedActor
+
+            return LearnedActor(config, shapes)
         case _:
             raise HandoffError(f"policy: the family '{config.kind}' cannot be built.")
 

@@ -9,6 +9,7 @@ from pydantic import Discriminator
 
 from policies.networks.config import ImageEncoderConfig, MlpConfig, NetworkConfig, PointEncoderConfig
 from robots.config import config
+from robots.learning_wire import ActorCard
 
 
 @config
@@ -231,8 +232,29 @@ class TokenVlaConfig(VisionLanguagePolicyConfig):
     """Of the tokens that inference draws; 0 takes the likeliest and ignores the noise."""
 
 
+@config
+class LearnedActorConfig(ChunkPolicyConfig):
+    """The actor of a reinforcement learner, by its mode; it is not pretrained but published (`policies.rl.learner`)."""
+
+    kind: Literal["actor"] = "actor"
+    anchor_field: str | None = None
+    """Its actions are never relative to an observation."""
+    horizon: int = 1
+    """One action per look at the world."""
+    n_action_steps: int = 1
+    card: ActorCard
+    """Form of its networks. With a hand, `width_target` is among `observation_fields`: to hold is to be told that
+    opening again."""
+
+
 PolicyConfig = Annotated[
-    DiffusionPolicyConfig | BesoConfig | ActConfig | BehaviourCloningConfig | VlaConfig | TokenVlaConfig,
+    DiffusionPolicyConfig
+    | BesoConfig
+    | ActConfig
+    | BehaviourCloningConfig
+    | VlaConfig
+    | TokenVlaConfig
+    | LearnedActorConfig,
     Discriminator("kind"),
 ]
 """A policy family with its sizes, told apart by `kind`."""

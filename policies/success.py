@@ -40,6 +40,12 @@ class ClassifierConfig:
     """Stream of the episodes."""
     fields: tuple[str, ...] = ("image_front", "image_wrist")
     """Pictures (unit u8) and vectors."""
+    differences: tuple[tuple[str, str], ...] = ()
+    """Pairs of vectors among `fields`: the first less the second, as far as both go, is shown beside them. What is near
+    what must then not have to be learned from few successes."""
+    differences_only: bool = False
+    """Whether vectors that a difference is taken of are shown through it alone: from successes at twenty places the
+    network learns the places."""
     label_field: str = "reward"
     """Above 1/2 where the task is solved, such as a sparse reward or a person's key."""
     label_lead: int = 1

@@ -78,7 +78,8 @@ class SuccessClassifier(nn.Module):
         """With new weights, but for `encoders`, per picture a module from `(B, 3, H, W)` in [0, 1] to `(B, F)`.
 
         Raises:
-            HandoffError: an encoder for no picture, or a picture of a shape that is none.
+            HandoffError: an encoder for no picture, a picture of a shape that is none, or a difference of vectors that
+                are not there.
         """
         super().__init__()
         encoders = encoders or {}
@@ -97,8 +98,12 @@ class SuccessClassifier(nn.Module):
             self.encoders[name] = encoder
             self.reductions[name] = _reduction(_width(encoder, height, width), config.picture_width)
         width = len(self.pictures) * config.picture_width
+        self.differences = _checked_differences(config.differences, {n: observation[n] for n in self.vectors})
         if self.vectors:
-            size = sum(prod(observation[name].shape) for name in self.vectors)
+            hidden = {name for pair in config.differences for name in pair if config.differences_only}
+            self.shown = [name for name in self.vectors if name not in hidden]
+            size = sum(prod(observation[name].shape) for name in self.shown)
+            size += sum(count for _, _, count in self.differences)
             self.normalize = StandardNormalizer((size,))
             self.reduce_vectors = _reduction(size, config.vector_width)
             width += config.vector_width
@@ -111,8 +116,9 @@ class SuccessClassifier(nn.Module):
     def fit(self, fields: Mapping[str, np.ndarray]) -> None:
         """Takes the scale of the vectors from `fields`, `(M, ...)` each."""
         if self.vectors:
-            flat = [fields[name].reshape(len(fields[name]), -1) for name in self.vectors]
-            self.normalize.fit(np.concatenate(flat, axis=1))
+            flat = {name: fields[name].reshape(len(fields[name]), -1) for name in self.vectors}
+            apart = [flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences]
+            self.normalize.fit(np.concatenate([*(flat[name] for name in self.shown), *apart], axis=1))
 
     def train(self, mode: bool = True) -> SuccessClassifier:
         """Training or evaluation mode; frozen encoders stay in the latter, or their batch statistics would drift."""
@@ -129,8 +135,10 @@ class SuccessClassifier(nn.Module):
             picture_BCHW = fields[name].permute(0, 3, 1, 2).float() / 255.0
             parts.append(self.reductions[name](self.encoders[name](picture_BCHW)))
         if self.vectors:
-            vector_BS = torch.cat([fields[name].flatten(1) for name in self.vectors], dim=1)
-            parts.append(self.reduce_vectors(self.normalize(vector_BS)))
+            flat = {name: fields[name].flatten(1) for name in self.vectors}
+            apart = [flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences]
+            shown = torch.cat([*(flat[name] for name in self.shown), *apart], dim=1)
+            parts.append(self.reduce_vectors(self.normalize(shown)))
         return self.head(torch.cat(parts, dim=1))[:, 0]
 
 
@@ -279,6 +287,20 @@ class _Probability(nn.Module):
 
     def forward(self, fields: dict[str, Tensor]) -> Tensor:
         return torch.sigmoid(self.classifier(fields))
+
+
+def _checked_differences(
+    differences: tuple[tuple[str, str], ...], vectors: Mapping[str, FieldSpec]
+) -> list[tuple[str, str, int]]:
+    """(first, second, entries) of every difference."""
+    found = []
+    for first, second in differences:
+        if first not in vectors or second not in vectors:
+            raise HandoffError(
+                f"success classifier: no difference of '{first}' and '{second}', its vectors are {sorted(vectors)}."
+            )
+        found.append((first, second, min(prod(vectors[first].shape), prod(vectors[second].shape))))
+    return found
 
 
 def _reduction(before: int, after: int) -> nn.Module:

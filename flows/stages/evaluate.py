@@ -14,6 +14,7 @@ from policies.policy_config import (
     BehaviourCloningConfig,
     BesoConfig,
     DiffusionPolicyConfig,
+    LearnedActorConfig,
     PolicyConfig,
     TokenVlaConfig,
     VlaConfig,
@@ -98,7 +99,7 @@ def sampler_steps(model: PolicyConfig) -> int | None:
             return model.inference_steps
         case BesoConfig():
             return model.sampling_steps
-        case ActConfig() | BehaviourCloningConfig() | TokenVlaConfig():
+        case ActConfig() | BehaviourCloningConfig() | TokenVlaConfig() | LearnedActorConfig():
             return None
 
 

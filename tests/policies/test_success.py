@@ -333,3 +333,33 @@ def test_a_threshold_from_demonstrations_is_less_precise_on_a_policys_states_tha
     too_easy, fair = judged(demonstrations.rows(demonstrations.episode >= 16)), judged(policy.rows(policy.episode < 32))
     assert too_easy.precision.high < fair.precision.low
     assert too_easy.false_episodes.k > fair.false_episodes.k
+
+
+def test_a_classifier_is_shown_differences_beside_its_vectors():
+    specs = {"hand": FieldSpec(shape=(3,)), "goal": FieldSpec(shape=(2,))}
+    classifier = SuccessClassifier(specs, ClassifierConfig(fields=("hand", "goal"), differences=(("hand", "goal"),)))
+    fields = {"hand": np.array([[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]]), "goal": np.array([[0.0, 2.0], [0.0, 8.0]])}
+    classifier.fit(fields)
+    # Means of the differences [1, 0] and [3, -4] stand behind those of the vectors.
+    assert classifier.normalize.centre.tolist() == [2.0, 3.0, 0.0, 0.0, 5.0, 2.0, -2.0]
+    assert classifier(to_tensors(fields, torch.device("cpu"))).shape == (2,)
+
+
+def test_a_classifier_can_be_shown_the_difference_alone():
+    specs = {"hand": FieldSpec(shape=(2,)), "goal": FieldSpec(shape=(2,)), "speed": FieldSpec(shape=(1,))}
+    config = ClassifierConfig(fields=tuple(specs), differences=(("hand", "goal"),), differences_only=True)
+    classifier = SuccessClassifier(specs, config).eval()
+    classifier.fit({"hand": np.eye(2), "goal": np.zeros((2, 2)), "speed": np.array([[1.0], [3.0]])})
+    assert classifier.normalize.centre.tolist() == [2.0, 0.5, 0.5]
+    here, there = (
+        {"hand": torch.tensor([[0.1 + by, 0.2]]), "goal": torch.tensor([[by, 0.2]]), "speed": torch.ones(1, 1)}
+        for by in (0.0, 8.0)
+    )
+    assert torch.allclose(classifier(here), classifier(there), atol=1e-5), "the same success in another place"
+
+
+def test_a_difference_of_unknown_vectors_is_refused():
+    with pytest.raises(HandoffError, match="'hand' and 'goal'"):
+        SuccessClassifier(
+            {"hand": FieldSpec(shape=(2,))}, ClassifierConfig(fields=("hand",), differences=(("hand", "goal"),))
+        )

@@ -1,0 +1,199 @@
+"""Everything a correction session can be told; each stage has a configuration of its own, so that its cache key is."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Literal
+
+from policies.config import TrainingConfig
+from policies.distill import DistilConfig
+from policies.export import ExportConfig
+from policies.networks.config import MlpConfig
+from policies.policy_config import BehaviourCloningConfig, DiffusionPolicyConfig
+from policies.pretrain import PretrainConfig
+from policies.rl.config import GripperConfig, LearnerConfig, SacConfig
+from policies.rl.online import OnlineConfig
+from policies.rl.replay import ReplayConfig
+from policies.success import ClassifierConfig, TrainSuccessConfig
+from real.corrections.actor import ActorConfig
+from real.gate import GateConfig
+from real.teleop.keyboard import KeyboardConfig
+from real.teleop.spacemouse import SpaceMouseConfig
+from robots.config import config
+from sim.evaluate import EvaluateConfig
+from sim.operator import OperatorConfig
+
+OperatorKind = Literal["simulated", "keyboard", "spacemouse"]
+
+
+@config
+class Difference:
+    """Two observed vectors whose difference the learner is shown beside them."""
+
+    field: str
+    other: str
+    entries: int = 3
+    """Leading entries of both."""
+    scale: float = 0.1
+    """Of the difference [unit of the fields]."""
+
+
+@config
+class HilWorld:
+    """Where a session takes place: an FR3 task in MuJoCo, one world at a time."""
+
+    task: str = "reach"
+    randomized: bool = False
+    """Domain randomisation from the task's ranges."""
+    max_steps: int | None = None
+    """Time limit of an episode [control periods]; None takes the task's own."""
+    observation_fields: tuple[str, ...] = ("q", "dq", "grasp_pose", "goal")
+    """What learner and policies see, in this order. A commanded hand needs `width` and `width_target` in the world, and
+    `width_target` here."""
+
+
+@config
+class HilOperator:
+    """Who corrects."""
+
+    kind: OperatorKind = "simulated"
+    person: str = ""
+    """Name that is recorded; empty takes the login."""
+    simulated: OperatorConfig = field(default_factory=OperatorConfig)
+    half_life: int = 4000
+    """Control steps of training in which the simulated person's attention halves: they trust the policy more and more.
+    0 leaves it whole."""
+    keyboard: KeyboardConfig = field(default_factory=KeyboardConfig)
+    spacemouse: SpaceMouseConfig = field(default_factory=SpaceMouseConfig)
+    speed: float = 1.0
+    """Of simulated worlds in front of a person, in units of real time. A simulated person demonstrates as fast as the
+    worlds go."""
+
+
+@config
+class DemonstrateConfig:
+    """Stage `demonstrations`."""
+
+    world: HilWorld = field(default_factory=HilWorld)
+    operator: HilOperator = field(default_factory=HilOperator)
+    episodes: int = 20
+    """Successful ones; SERL and HIL-SERL ask for 20 to 30 [C]."""
+    first_seed: int = 0
+    """Of the first attempt's start; the next attempt takes the next."""
+
+
+@config
+class ClassifyConfig:
+    """Stage `classifier`: labelled states, the classifier, and what it is worth on states that a policy made."""
+
+    world: HilWorld = field(default_factory=HilWorld)
+    operator: HilOperator = field(default_factory=HilOperator)
+    positives: int = 200
+    """States of success from demonstrations, at least [C]."""
+    linger: int = 10
+    """Control periods that an episode goes on after its first success: states of success are what is short."""
+    policy_episodes: int = 45
+    """A third of a policy cloned from the demonstrations, a third of the clone with corrections, a third of chance.
+    They give the hard negatives, and the held-out states on which the classifier is judged."""
+    first_seed: int = 20_000
+    train: TrainSuccessConfig = field(
+        default_factory=lambda: TrainSuccessConfig(
+            classifier=ClassifierConfig(
+                fields=("grasp_pose", "goal", "dq"), differences=(("grasp_pose", "goal"),), differences_only=True
+            ),
+            training=TrainingConfig(steps=1500, learning_rate=1e-3),
+            precision=0.9,
+            success_share=0.05,
+        )
+    )
+
+
+@config
+class CorrectConfig:
+    """Stage `train`: an actor that a person corrects, and a learner, side by side."""
+
+    world: HilWorld = field(default_factory=HilWorld)
+    operator: HilOperator = field(default_factory=HilOperator)
+    reward: Literal["classifier", "task"] = "classifier"
+    """What success is told by: the classifier's detector, or the simulated task itself."""
+    differences: tuple[Difference, ...] = (Difference(field="grasp_pose", other="goal"),)
+    steps: int = 20_000
+    """Control steps of training."""
+    speed: float = 1.0
+    """Of the actor, in units of real time; 0 does not pace it."""
+    sac: SacConfig = field(default_factory=SacConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    demo_capacity: int = 50_000
+    """Steps of demonstrations and corrections that are kept."""
+    online: OnlineConfig = field(default_factory=lambda: OnlineConfig(minibatches=2, updates_per_step=4.0))
+    """Updates that are owed when the steps are made are still made, so their number is finite."""
+    backlog: int | None = None
+    """Updates that the learner may be behind before the actor holds still; None never stops the actor, as must be with
+    an arm or a person. A simulated session then learns the same amount on any machine."""
+    learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(port=0))
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    seed: int = 0
+
+
+@config
+class RolloutConfig:
+    """Stage `rollouts`: successful episodes of the learned policy, to learn from (RLDG, arXiv 2412.09858)."""
+
+    world: HilWorld = field(default_factory=HilWorld)
+    episodes: int = 100
+    """Successful ones that are kept."""
+    least_success: float = 0.2
+    """Success rate below which the stage gives up rather than go on for hours."""
+    first_seed: int = 40_000
+
+
+@config
+class HilConfig:
+    """A session from no data to a gated policy."""
+
+    world: HilWorld = field(default_factory=HilWorld)
+    """Of every stage; what the stages themselves say of it does not count, nor of the operator."""
+    operator: HilOperator = field(default_factory=HilOperator)
+    protocol: str | None = None
+    """Of the evaluations, a name in `configs/protocol/` or a path; None takes that of the session's own name."""
+    demonstrations: DemonstrateConfig = field(default_factory=DemonstrateConfig)
+    clone: PretrainConfig = field(
+        default_factory=lambda: PretrainConfig(
+            policy=BehaviourCloningConfig(
+                observation_fields=(), anchor_field=None, head="mse", hidden=(256, 256), horizon=1, n_action_steps=1
+            ),
+            training=TrainingConfig(steps=1500, learning_rate=1e-3),
+        )
+    )
+    """Of the demonstrations; its states are the classifier's hard negatives. Without `observation_fields` it sees what
+    the learner sees; so does `pretrain`."""
+    classifier: ClassifyConfig = field(default_factory=ClassifyConfig)
+    train: CorrectConfig = field(default_factory=CorrectConfig)
+    evaluation_episodes: int = 100
+    """Of the protocol, for the learned policy and for the student."""
+    evaluate: EvaluateConfig = field(default_factory=lambda: EvaluateConfig(videos=2))
+    distilled: bool = True
+    """Whether the session goes on to a distilled, exported and gated policy (RLDG)."""
+    rollouts: RolloutConfig = field(default_factory=RolloutConfig)
+    pretrain: PretrainConfig = field(
+        default_factory=lambda: PretrainConfig(
+            policy=DiffusionPolicyConfig(
+                observation_fields=(), anchor_field=None, horizon=8, n_action_steps=4, network=MlpConfig(width=256)
+            ),
+            training=TrainingConfig(steps=8_000, learning_rate=1e-3),
+        )
+    )
+    distil: DistilConfig = field(default_factory=lambda: DistilConfig(training=_short(), targets=131_072))
+    export: ExportConfig = field(default_factory=lambda: ExportConfig(action_interface="cartesian_delta"))
+    gate: GateConfig = field(default_factory=GateConfig)
+
+
+def _short() -> TrainingConfig:
+    return TrainingConfig(steps=4_000, learning_rate=1e-3, decay_fraction=0.7)
+
+
+def with_hand(sac: SacConfig) -> SacConfig:
+    """The learner with a critic for the hand, unless it has one."""
+    from dataclasses import replace
+
+    return sac if sac.gripper is not None else replace(sac, gripper=GripperConfig())

@@ -1,0 +1,102 @@
+"""A session's worlds and people: where `sim` and `real` meet, since neither knows the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from flows.hil_config import HilOperator, HilWorld
+from robots.errors import HandoffError
+from robots.types import Observation, Operator
+
+if TYPE_CHECKING:
+    from sim.mujoco import MujocoEngine
+    from sim.worlds import Worlds
+
+ROBOT = "fr3 mujoco"
+"""Recorded with every episode."""
+
+
+def make_session_worlds(
+    config: HilWorld, *, on_end: Literal["reset", "freeze"], endless: bool = False
+) -> tuple[Worlds, MujocoEngine]:
+    """One world of the task with a sparse reward, and the engine behind it.
+
+    Args:
+        config: which.
+        on_end: see `sim.worlds.WorldsConfig`.
+        endless: success does not end an episode.
+
+    Raises:
+        HandoffError: no such task, or a field that it does not observe.
+    """
+    from sim.endless import Endless
+    from sim.make import find_task
+    from sim.mujoco import MujocoConfig, MujocoEngine
+    from sim.worlds import Worlds, WorldsConfig
+
+    options = MujocoConfig(reward="sparse", randomized=config.randomized)
+    engine = MujocoEngine(find_task(config.task), 1, options)
+    missing = [name for name in config.observation_fields if name not in engine.observation_spec]
+    if missing:
+        known = sorted(engine.observation_spec)
+        engine.close()
+        raise HandoffError(f"{config.task}: no fields {missing} in its observation, it has {known}.")
+    worlds = Worlds(Endless(engine) if endless else engine, WorldsConfig(on_end=on_end, max_steps=config.max_steps))
+    return worlds, engine
+
+
+def make_operator(config: HilOperator, engine: MujocoEngine, *, demonstrates: bool = False) -> Operator:
+    """The person of the session.
+
+    Args:
+        config: who, and with what.
+        engine: of the worlds that they watch.
+        demonstrates: the simulated person does everything and makes no faults.
+
+    Raises:
+        HandoffError: no such device, or actions that it cannot make.
+    """
+    match config.kind:
+        case "simulated":
+            from sim.operator import OperatorConfig, SimulatedOperator
+
+            able = OperatorConfig(name=config.simulated.name, policy="always", reaction_time=(0.0, 0.0))
+            return SimulatedOperator(engine, able if demonstrates else config.simulated)
+        case "keyboard":
+            from real.teleop.keyboard import KeyboardOperator
+
+            return KeyboardOperator(engine.action_spec, person_of(config), config.keyboard)
+        case "spacemouse":
+            from real.teleop.spacemouse import SpaceMouseOperator
+            from real.teleop.terminal import Terminal
+
+            return SpaceMouseOperator(engine.action_spec, person_of(config), config.spacemouse, keys=Terminal())
+
+
+def person_of(config: HilOperator) -> str:
+    """The name that is recorded."""
+    from getpass import getuser
+
+    return config.person or getuser()
+
+
+def standing_still(spec: Any) -> Callable[[Observation], np.ndarray]:
+    """A policy (1, A) that moves nothing: what a demonstrator overrules."""
+    from robots.gripper_commands import CommandedHand
+
+    still = np.zeros((1, spec.size))
+    if not spec.names or spec.names[-1] != "gripper":
+        return lambda observation: still
+    hand = CommandedHand(spec.size)
+    return lambda observation: hand.to_world(still, observation)
+
+
+def seeing(world: HilWorld, config: Any) -> Any:
+    """The `PretrainConfig` with the session's fields, where its policy names none."""
+    if config.policy.observation_fields:
+        return config
+    return replace(config, policy=replace(config.policy, observation_fields=world.observation_fields))
