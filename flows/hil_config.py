@@ -43,6 +43,8 @@ class HilWorld:
     """Where a session takes place: an FR3 task in MuJoCo, one world at a time."""
 
     task: str = "reach"
+    rate_hz: float | None = None
+    """Control steps per second; None takes the task's own. HIL-SERL has 10 [C]."""
     randomized: bool = False
     """Domain randomisation from the task's ranges."""
     max_steps: int | None = None

@@ -97,7 +97,7 @@ def new_learner(
 
     from flows.hil_config import with_hand
     from policies.rl.config import Sizes
-    from policies.rl.sac import Sac
+    from policies.rl.guided_sac import sac_learner
 
     differences = tuple(
         (_begin(config, fields, d.field, d.entries), _begin(config, fields, d.other, d.entries), d.entries, d.scale)
@@ -105,7 +105,7 @@ def new_learner(
     )
     commanded = action.names[-1:] == ("gripper",)
     sac = with_hand(config.sac) if commanded else config.sac
-    learner = Sac(sac, Sizes(observation=size, action=action.size, differences=differences), config.seed)
+    learner = sac_learner(sac, Sizes(observation=size, action=action.size, differences=differences), config.seed)
     seen = np.concatenate([episode.observation for episode in steps])
     learner.networks.features.fit(torch.from_numpy(seen.min(axis=0)), torch.from_numpy(seen.max(axis=0)))
     return learner

@@ -39,7 +39,7 @@ def make_session_worlds(
     from sim.worlds import Worlds, WorldsConfig
 
     options = MujocoConfig(reward="sparse", randomized=config.randomized)
-    engine = MujocoEngine(find_task(config.task), 1, options)
+    engine = MujocoEngine(find_task(config.task, config.rate_hz), 1, options)
     missing = [name for name in config.observation_fields if name not in engine.observation_spec]
     if missing:
         known = sorted(engine.observation_spec)

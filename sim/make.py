@@ -15,7 +15,7 @@ from sim.cameras import CamerasConfig
 from sim.gym import GymConfig
 from sim.isaac import IsaacLabConfig
 from sim.maniskill_task import ManiSkillConfig
-from sim.tasks.task import Task
+from sim.tasks.task import Task, at_rate
 from sim.worlds import Worlds, WorldsConfig
 
 TASKS = ("reach", "push_t", "pick_cube", "stack_cube", "peg_insert", "open_drawer", "flip_switch", "cable_route")
@@ -33,6 +33,8 @@ class WorldConfig:
     """One of `TASKS` for mujoco and warp, else an environment's id in the engine's own registry."""
     actions: ActionSpace | None = None
     """Action space (mujoco, warp); None takes the task's own."""
+    rate_hz: float | None = None
+    """Control periods per second (mujoco, warp; see `sim.tasks.task.at_rate`); None takes the task's own."""
     reward: Literal["dense", "sparse"] = "dense"
     randomized: bool = False
     """Domain randomisation from the task's ranges (mujoco, warp)."""
@@ -68,12 +70,17 @@ def task_module(name: str) -> str:
     return "sim.tasks.push_t_task" if name == "push_t" else f"sim.tasks.{name}"
 
 
-def find_task(name: str) -> Task:
-    """The FR3 task called `name`.
+def find_task(name: str, rate_hz: float | None = None) -> Task:
+    """The FR3 task called `name`, at its own control rate or another (`sim.tasks.task.at_rate`).
 
     Raises:
-        HandoffError: there is none.
+        HandoffError: there is none, or not at this rate.
     """
+    task = _task(name)
+    return task if rate_hz is None else at_rate(task, rate_hz)
+
+
+def _task(name: str) -> Task:
     match name:
         case "reach":
             from sim.tasks.reach import TASK
@@ -116,14 +123,15 @@ def _refuse_ignored(config: WorldConfig) -> None:
     """Refuses what the engine would not look at: a setting without effect is taken for one that has it."""
     match config.engine:
         case "mujoco":
-            read = {"actions", "reward", "randomized", "cameras", "threads"}
+            read = {"actions", "rate_hz", "reward", "randomized", "cameras", "threads"}
         case "warp":
             # Pictures are asked for in words of its own below.
-            read = {"actions", "reward", "randomized", "cameras", "device"}
+            read = {"actions", "rate_hz", "reward", "randomized", "cameras", "device"}
         case _:
             read = {config.engine}
     default = WorldConfig()
-    every = ("actions", "reward", "randomized", "cameras", "device", "threads", "gym", "maniskill", "isaaclab")
+    own = ("actions", "rate_hz", "reward", "randomized", "cameras", "device", "threads")
+    every = (*own, "gym", "maniskill", "isaaclab")
     ignored = [name for name in every if name not in read and getattr(config, name) != getattr(default, name)]
     if ignored:
         raise HandoffError(
@@ -145,7 +153,7 @@ def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
                 cameras=config.cameras,
                 threads=config.threads,
             )
-            return Worlds(MujocoEngine(find_task(config.task), num_envs, options), episodes)
+            return Worlds(MujocoEngine(find_task(config.task, config.rate_hz), num_envs, options), episodes)
         case "warp":
             from sim.warp import WarpConfig, WarpEngine
 
@@ -154,7 +162,7 @@ def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
             options = WarpConfig(
                 actions=config.actions, reward=config.reward, randomized=config.randomized, device=config.device
             )
-            return Worlds(WarpEngine(find_task(config.task), num_envs, options), episodes)
+            return Worlds(WarpEngine(find_task(config.task, config.rate_hz), num_envs, options), episodes)
         case "gym":
             from sim.gym import GymEngine
 

@@ -137,7 +137,7 @@ def _policy(clone: Path, config: ClassifyConfig) -> Callable[[Observation], np.n
 
     torch.set_num_threads(1)
     policy = load_policy(clone)
-    specs = {name: term.spec for name, term in find_task(config.world.task).observations.items()}
+    specs = {name: term.spec for name, term in find_task(config.world.task, config.world.rate_hz).observations.items()}
     vector = observation_vector(specs, config.world.observation_fields)
 
     def propose(observation: Observation) -> np.ndarray:

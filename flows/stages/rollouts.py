@@ -37,13 +37,18 @@ def run(config: RolloutConfig, inputs: dict[str, Path], out: Path, progress: Pro
     agent_for = load_agent(policy, None, chunking_of(policy), Sampling())
     world = config.world
     kind = WorldConfig(
-        task=world.task, reward="sparse", randomized=world.randomized, on_end="freeze", max_steps=world.max_steps
+        task=world.task,
+        rate_hz=world.rate_hz,
+        reward="sparse",
+        randomized=world.randomized,
+        on_end="freeze",
+        max_steps=world.max_steps,
     )
     with (
         closing(make_worlds(kind, BATCH)) as env,
         open_corrections(out / "store.zarr", _schema(world.task, env)) as store,
     ):
-        limit = world.max_steps or find_task(world.task).max_steps
+        limit = world.max_steps or find_task(world.task, world.rate_hz).max_steps
         digest = read_manifest(policy)["digest"]
         attempts = store.metadata(store.num_episodes - 1)["attempts"] if store.num_episodes else 0
         while store.num_episodes < config.episodes:

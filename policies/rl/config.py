@@ -51,6 +51,20 @@ class EncoderConfig:
 
 
 @config
+class GuidanceConfig:
+    """Holds the actor near what people did, ever more loosely (`policies.rl.guided_sac`); not in HIL-SERL."""
+
+    first: float = 50.0
+    """Weight of the squared distance at the first update."""
+    last: float = 5.0
+    """And from update `updates` on; geometric in between."""
+    updates: int = 20_000
+    """Updates of the actor until then."""
+    margin: float = 0.1
+    """By which the hand's critic is to value a person's command above the others (DQfD, arXiv 1704.03732); 0: none."""
+
+
+@config
 class SacConfig:
     """Soft actor-critic (Haarnoja et al. 2018) with the options of its family; the defaults are HIL-SERL's [C]."""
 
@@ -93,6 +107,8 @@ class SacConfig:
     """Factor on the initial weights of the actor's last layer; 1e-2 in WSRL [C]."""
     gripper: GripperConfig | None = None
     """Makes the last entry of an action a command of the hand: -1 close, 0 hold, 1 open; None leaves it continuous."""
+    guidance: GuidanceConfig | None = None
+    """Holds the actor near demonstrations and corrections; None does not, as HIL-SERL."""
     encoder: EncoderConfig = EncoderConfig()
     """Of pictures; without any it has no say."""
 

@@ -92,9 +92,8 @@ class EnsembleMlp(nn.Module):
     def layers(self) -> Layers:
         """All parameters."""
         # ParameterList's own iteration takes as long as a small product.
-        return Layers(
-            *(tuple(kind._parameters.values()) for kind in (self.weights, self.biases, self.gains, self.shifts))
-        )
+        kinds = (self.weights, self.biases, self.gains, self.shifts)
+        return Layers(*(tuple(one for one in kind._parameters.values() if one is not None) for kind in kinds))
 
     def requires_grad_(self, requires_grad: bool = True) -> EnsembleMlp:
         """Whether the parameters learn; a walk over submodules, which every actor step would make twice, is saved."""

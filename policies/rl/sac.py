@@ -1,6 +1,6 @@
 """The SAC core: RLPD, SERL, HIL-SERL, RLIF and WSRL's online part are options of it.
 
-Followed is the released code (`ALGORITHMS` table (f)): no entropy in the target and the mean of the critics for the
+Followed is the released code of HIL-SERL and RLPD: no entropy in the target and the mean of the critics for the
 actor, unless the options say otherwise. Within an update the actor sees the critics after their step, as in RLPD; the
 code of HIL-SERL takes both gradients at the old weights.
 

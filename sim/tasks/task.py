@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from robots import hand
 from robots.actions import CartesianDelta, PdTarget
+from robots.errors import HandoffError
 from robots.fr3 import Q_HOME
 from robots.impedance import ImpedanceGains
 from robots.spec import FieldSpec
@@ -126,6 +127,32 @@ class Task:
     q_posture: np.ndarray = field(default_factory=lambda: Q_HOME.copy())
     """(7,) posture of the redundant arm [rad]."""
     layout: Callable[[mujoco.MjModel], Layout] = Layout
+
+
+def at_rate(task: Task, rate_hz: float) -> Task:
+    """The task with another number of control periods per second: as much time, and steps as much longer.
+
+    A policy that decides half as often has half as many decisions to learn, as HIL-SERL at 10 Hz. The leash, which
+    bounds the force in contact, grows with the root of a step only.
+
+    Raises:
+        HandoffError: a rate that is not positive, or an action space whose steps are not lengths.
+    """
+    if not rate_hz > 0.0:
+        raise HandoffError(f"{task.name}: rate_hz is {rate_hz}, expected more than 0.")
+    if rate_hz == task.rate_hz:
+        return task
+    if not isinstance(task.actions, CartesianDelta):
+        raise HandoffError(f"{task.name}: its actions are not steps, so it has no other rate than {task.rate_hz} Hz.")
+    longer, actions = task.rate_hz / rate_hz, task.actions
+    slowed = replace(
+        actions,
+        translation=actions.translation * longer,
+        rotation=actions.rotation * longer,
+        leash_translation=actions.leash_translation * longer**0.5,
+        leash_rotation=actions.leash_rotation * longer**0.5,
+    )
+    return replace(task, rate_hz=rate_hz, max_steps=round(task.max_steps / longer), actions=slowed)
 
 
 def proprioception(use_gripper: bool = True) -> dict[str, Observed]:

@@ -17,7 +17,7 @@ WORLDS = 10
 def random_and_expert(
     bed: type[Bed], episodes: int, expert_share: float = 0.05, skill: float = 1.0, seed: int = 0
 ) -> list[Steps]:
-    """Whole episodes, those of uniform actions first, then a share of an expert's (ALGORITHMS B2: 95 % and 5 %).
+    """Whole episodes, those of uniform actions first, then a share of an expert's.
 
     Args:
         bed: its class.

@@ -50,7 +50,7 @@ class PersonConfig:
     """When a person takes over, and for how long."""
 
     hold: int = 5
-    """Steps of a takeover (ALGORITHMS A3)."""
+    """Steps of a takeover."""
     probability: float = 0.5
     """Per step at which failure is predicted, at the start."""
     half_life: int = 10_000

@@ -7,7 +7,10 @@ of 7), networks of 256 and 256 units, in float32. The plain form is SAC as the p
 two critics, the entropy in the target, the critics' minimum for the actor.
 
 sbx_ratio, sb3_ratio    updates per second against SBX (JAX) and stable-baselines3 (PyTorch), minibatches drawn from a
-                        replay by each; null with a reason where they are not installed
+                        replay by each and a call per update, as both are used by default and a robot needs it; null
+                        with a reason where they are not installed
+sbx_loop_ratio          against SBX with all updates of a turn in one call, compiled to one loop: for many updates per
+                        step of the environment
 matmul_share            updates per second of the plain form over those that its matrix products alone would allow: the
                         same shapes, transposed alike, forward and backward, back to back by `torch.mm`
 matmul_share_fastest    likewise, every product by the faster of `torch.mm` and the one that the learner uses, which on
@@ -38,9 +41,10 @@ from typing import Any
 SCRIPT = Path(__file__).parent / "rl_contenders.py"
 OWN = ("handoff", "handoff_hil_serl", "handoff_alone", "handoff_ten", "handoff_ten_hil_serl")
 OTHER = ("products", "products_mm", "loop_ten", "loop_ten_hil_serl")
-PEERS = ("sbx", "sb3")
+PEERS = ("sbx", "sbx_loop", "sb3")
 RATIOS = {
     "sbx_ratio": ("handoff", "sbx"),
+    "sbx_loop_ratio": ("handoff", "sbx_loop"),
     "sb3_ratio": ("handoff", "sb3"),
     "matmul_share": ("handoff_alone", "products_mm"),
     "matmul_share_fastest": ("handoff_alone", "products"),

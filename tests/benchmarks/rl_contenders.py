@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -247,14 +248,9 @@ def stable_baselines(library: str, at_once: bool = False) -> Callable[[int], Non
         def step(self, action: Any) -> Any:
             return np.zeros(OBSERVATION, np.float32), 0.0, False, False, {}
 
-    if library == "sbx":
-        from sbx import SAC
-    else:
-        from stable_baselines3 import SAC
-    from stable_baselines3.common.logger import configure
-
-    model = SAC("MlpPolicy", Nothing(), buffer_size=STORED, batch_size=BATCH, seed=0, device="cpu")
-    model.set_logger(configure(None, []))
+    sac, logger = import_module(library).SAC, import_module("stable_baselines3.common.logger")
+    model = sac("MlpPolicy", Nothing(), buffer_size=STORED, batch_size=BATCH, seed=0, device="cpu")
+    model.set_logger(logger.configure(None, []))
     draw = np.random.default_rng(0)
     for _ in range(STORED):
         seen = draw.standard_normal((2, 1, OBSERVATION)).astype(np.float32)

@@ -2,7 +2,8 @@
 
 4,000 steps of uniform actions, then 1,500 of practice with half of every minibatch from either. Score: the mean of the
 deterministic policy's return over 20 episodes, taken every 250 steps of practice; -1,220 is what uniform actions get.
-EXPO is to beat, by AdaStop at alpha .05 with seeds 0 to 4 (ALGORITHMS D4, fixed before any run of five):
+EXPO is to beat, by AdaStop at alpha .05 with seeds 0 to 4 (bars fixed before any run, beta and sizes after a look at
+seed 0):
 - `base only`: the imitated base policy alone acts, one sample, no edits and no choice;
 - `policy backup`: the target values one edited sample instead of the best candidate; acting still takes the best.
 `best of base`, as many candidates but none edited, is raced and printed, and nothing is claimed of it.

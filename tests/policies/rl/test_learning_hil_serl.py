@@ -1,6 +1,7 @@
 """Learning check of HIL-SERL: a person who steps in less and less, and demonstrations, teach a hand to carry.
 
-PointReach with its hand and its sparse reward. Claims, fixed before any run (ALGORITHMS A3), five seeds:
+PointReach with its hand and its sparse reward. Claims (bars fixed before any run, settings after a look at seed 0),
+five seeds:
 - the deterministic policy, left alone, solves at least 95 % of 100 fresh episodes after at most 15,000 steps;
 - at the same number of steps HIL-SERL solves more than the same learner without the person (RLPD), and that more than
   without demonstrations as well (SAC), both by AdaStop at alpha .05;

@@ -1,9 +1,9 @@
 """Learning check of JSRL: a guide that seldom arrives is enough to learn to arrive always.
 
 PointMaze with its sparse reward. The guide misjudges where the point is and solves about 40 % of the episodes. Claims,
-fixed before the five seeds were run (ALGORITHMS A7): the learner alone, after training with either variant, does better
-than the guide and than one that had no guide, which arrives in about 0 % (at most 10 % here). No guide is the negative
-control.
+bars fixed before any run, settings after a look at seed 100: the learner alone, after training with either variant,
+does better than the guide and than one that had no guide, which arrives in about 0 % (at most 10 % here). No guide is
+the negative control.
 """
 
 from functools import partial

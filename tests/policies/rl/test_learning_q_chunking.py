@@ -2,7 +2,7 @@
 
 PointMaze-U with its sparse reward, from 50 demonstrations of a person who misjudges where the point is (skill 0.4:
 about a third of the episodes succeed) and 10,000 steps of practice. Chunks of five actions are to bring the policy to
-80 % success in at most half of the steps that single actions take (ALGORITHMS D6); a run that never gets there counts
+80 % success in at most half of the steps that single actions take (Li et al.); a run that never gets there counts
 10,500. Fixed before any run: seeds 0 to 4, 80 %, one half, AdaStop at alpha .05, n = 5.
 
 Reduced to fit two cores in five minutes: networks of 64-64 for 512x4, best of 8 for 32, 5 Euler steps for 10, batch

@@ -2,7 +2,7 @@
 
 PointReach with a hand. The person misjudges where the point is and solves about 70 % of the episodes alone (measured
 per seed). They show 20 episodes, then watch: where the learner makes no progress or does something else, they take over
-for four steps [P]. Claims, fixed before any run (ALGORITHMS A4): after 10,000 steps RLIF succeeds more often than
+for four steps [P]. Claims, fixed before any run: after 10,000 steps RLIF succeeds more often than
 HG-DAgger, which imitates the same person's demonstrations and corrections, and at least as often as the person alone.
 Negative control: the same rewards, shuffled in time within each episode, teach less.
 """

@@ -1,10 +1,10 @@
 """Learning check of WSRL and Cal-QL: what the warm-up and the calibration are for.
 
 PointMaze, 50,000 steps of mixed data: half of the episodes random, half by someone who misjudges where the point is and
-trembles. Claims, fixed before any run (ALGORITHMS A5): (1) online learning without the warm-up loses at least 30 points
-of success within its first 2,000 steps; (2) with the warm-up it does not; (3) CQL, which is Cal-QL without calibration,
-values the data's actions far below the returns that the data got. (1) is the negative control of (2), and Cal-QL's own
-values, nearer to the returns, that of (3).
+trembles. Claims (rates, sizes and the 50 % of the third after a look at seed 100): (1) online learning without the
+warm-up loses at least 30 points of success within its first 2,000 steps; (2) with the warm-up it does not; (3) CQL,
+which is Cal-QL without calibration, values the data's actions far below the returns that the data got. (1) is the
+negative control of (2), and Cal-QL's own values, nearer to the returns, that of (3).
 
 Reduced: 2,000 offline updates instead of 20,000, at learning rates of 1e-3; two actions of each kind instead of ten;
 4 critics of 64 units; a warm-up of 1,000 steps, for episodes have about 30 steps here and not 1,000; 2,000 steps with

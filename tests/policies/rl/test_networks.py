@@ -1,6 +1,7 @@
 """Networks of the reinforcement learners: passes by hand against autograd, Polyak averaging, features."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ def test_a_second_derivative_is_refused() -> None:
 
 def test_a_trace_holds_no_product_of_ours() -> None:
     made = network("tanh", True, (8,))
-    traced = torch.jit.trace(made, torch.randn(4, 5), check_trace=False)
+    traced: Any = torch.jit.trace(made, torch.randn(4, 5), check_trace=False)
     assert "mkldnn" not in str(traced.graph)
     shown = torch.randn(9, 5)
     torch.testing.assert_close(traced(shown), made(shown), rtol=1e-5, atol=1e-5)
