@@ -147,33 +147,29 @@ class StepsByHand:
 
     def _climbed(self, inputs: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """Mean over the batch of what the actor climbs, and minus its gradient by the inputs from `first` on."""
-        critic, rows = self.critic, len(inputs)
+        critic, rows, mean = self.critic, len(inputs), self.sac.config.actor_value == "mean"
         members = range(len(critic.members))
-        passed = []
-        of_inputs = None
-        if self.sac.config.actor_value == "mean":
-            share_B1 = torch.full((rows, 1), -1.0 / (rows * len(members)))
+        share_B1 = torch.full((rows, 1), -1.0 / (rows * len(members)))
+        values, tapes, parts = [], [], []
         for member in members:
             value_B1, tape = critic.answer(member, inputs)
-            if self.sac.config.actor_value == "mean":
+            values.append(value_B1)
+            if mean:
                 # At once, while the member's activations are in the cache.
-                part = critic.pass_back(member, tape, share_B1, learns=False, inputs_from=first)
-                of_inputs = part if of_inputs is None else of_inputs.add_(part)
-                tape = []
-            passed.append((value_B1, tape))
-        value_BE = torch.cat([value_B1 for value_B1, _ in passed], dim=1)
-        if self.sac.config.actor_value == "min":
+                parts.append(critic.pass_back(member, tape, share_B1, learns=False, inputs_from=first))
+            else:
+                tapes.append(tape)
+        value_BE = torch.cat(values, dim=1)
+        if not mean:
             least_B1 = value_BE.amin(dim=1, keepdim=True)
             chosen_BE = (value_BE == least_B1).to(value_BE.dtype)
-            # As autograd does, members that share the minimum share its gradient.
+            # As autograd does: members that share the minimum share its gradient.
             share_BE = chosen_BE / (chosen_BE.sum(dim=1, keepdim=True) * -rows)
-            for member, (_, tape) in enumerate(passed):
-                gradient = share_BE[:, member : member + 1]
-                part = critic.pass_back(member, tape, gradient, learns=False, inputs_from=first)
-                of_inputs = part if of_inputs is None else of_inputs.add_(part)
+            for member, tape in enumerate(tapes):
+                share_B1 = share_BE[:, member : member + 1]
+                parts.append(critic.pass_back(member, tape, share_B1, learns=False, inputs_from=first))
             value_BE = least_B1
-        assert of_inputs is not None
-        return value_BE.mean(), of_inputs
+        return value_BE.mean(), torch.stack(parts).sum(0)  # type: ignore[arg-type]
 
 
 def steps_by_hand(sac: Sac) -> StepsByHand | None:

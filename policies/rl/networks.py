@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from policies.rl.config import MlpSizes, Sizes
-from policies.rl.passes import NORM_EPSILON, Form, Layers, ensemble_pass
+from policies.rl.passes import NORM_EPSILON, Form, Layers, ensemble_pass, keep_freed_memory
 
 
 class Features(nn.Module):
@@ -62,6 +62,7 @@ class EnsembleMlp(nn.Module):
 
     def __init__(self, members: int, inputs: int, sizes: MlpSizes, outputs: int, final_scale: float = 1.0) -> None:
         super().__init__()
+        keep_freed_memory()
         self.members, self.sizes = members, sizes
         widths = (inputs, *sizes.hidden, outputs)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()

@@ -85,20 +85,17 @@ class Passed(NamedTuple):
 
 def product(left_BK: Tensor, right_KN: Tensor, bias_N: Tensor | None = None, activation: str = "none") -> Tensor:
     """(B, N): left times right, plus the bias, through `none`, `tanh` or `relu`."""
-    return _multiplication(left_BK)(left_BK, right_KN.t(), bias_N, activation)
+    return _multiplication(left_BK)(left_BK, right_KN.t(), bias_N, activation, [], "")
 
 
 def _multiplication(like: Tensor) -> Any:
-    """The function for products of such tensors, which takes the right matrix transposed."""
-    return _onednn if _HAS_ONEDNN and like.dtype == torch.float32 else _plain
+    """The function for products of such tensors, with the arguments of oneDNN's: the right matrix is transposed."""
+    return _KERNEL if _KERNEL is not None and like.dtype == torch.float32 else _plain
 
 
-def _onednn(left_BK: Tensor, right_NK: Tensor, bias_N: Tensor | None = None, activation: str = "none") -> Tensor:
-    assert _KERNEL is not None
-    return _KERNEL(left_BK, right_NK, bias_N, activation, [], "")
-
-
-def _plain(left_BK: Tensor, right_NK: Tensor, bias_N: Tensor | None = None, activation: str = "none") -> Tensor:
+def _plain(
+    left_BK: Tensor, right_NK: Tensor, bias_N: Tensor | None, activation: str, scalars: list[float], algorithm: str
+) -> Tensor:
     out_BN = linear(left_BK, right_NK, bias_N)
     return out_BN if activation == "none" else activate_(out_BN, activation)
 
@@ -120,6 +117,15 @@ def ensemble_pass(form: Form, layers: Layers, inputs: Tensor) -> Tensor:
         parameters = (*layers.weights, *layers.biases, *layers.gains, *layers.shifts)
         return _Pass.apply(form, len(layers.weights), inputs, *parameters)  # type: ignore[no-any-return]
     return _forward_all(form, layers, inputs, None)
+
+
+def keep_freed_memory() -> None:
+    """Lets the process keep what it frees, up to 64 MiB, instead of handing every activation back to the system.
+
+    glibc raises the size above which it does so to twice that of the largest block it has mapped and unmapped, of at
+    most 32 MiB; one such block, never touched, is enough. Without it a third of an update can be page faults.
+    """
+    torch.empty(32_000_000, dtype=torch.uint8)
 
 
 def refuse_second_derivative() -> None:
@@ -170,22 +176,23 @@ def forward(form: Form, member: Member, hidden: Tensor, tape: list[Passed] | Non
     fused = "none" if form.layer_norm else form.activation
     for layer in range(len(member.weights) - form.head):
         before = hidden
-        hidden = multiply(before, member.transposed[layer], member.biases[layer], fused)
-        passed = Passed(before, output=hidden)
+        linear_BN = hidden = multiply(before, member.transposed[layer], member.biases[layer], fused, [], "")
+        mean = deviation = None
         if form.layer_norm:
             gain, shift = member.gains[layer], member.shifts[layer]
-            normed, mean, deviation = torch.native_layer_norm(hidden, (len(gain),), gain, shift, NORM_EPSILON)
-            passed = Passed(before, hidden, mean, deviation, activate_(normed, form.activation))
-            hidden = normed
+            hidden, mean, deviation = torch.native_layer_norm(linear_BN, gain.shape, gain, shift, NORM_EPSILON)
+            activate_(hidden, form.activation)
         if tape is not None:
-            tape.append(passed)
+            tape.append(Passed(before, None if mean is None else linear_BN, mean, deviation, hidden))
     if form.head:
         if tape is not None:
             tape.append(Passed(hidden))
         weight, bias = member.weights[-1], member.biases[-1]
         # One output: a product of a matrix and a vector, for which torch's is the faster.
         single = weight.shape[1] == 1
-        hidden = torch.addmm(bias, hidden, weight) if single else multiply(hidden, member.transposed[-1], bias)
+        if single:
+            return torch.addmm(bias, hidden, weight)
+        hidden = multiply(hidden, member.transposed[-1], bias, "none", [], "")
     return hidden
 
 
@@ -218,7 +225,7 @@ def backward(
         if at.linear is not None:
             gain, shift = member.gains[layer], member.shifts[layer]
             gradient, of_gain, of_shift = _NORM_BACKWARD(
-                gradient, at.linear, (len(gain),), at.mean, at.deviation, gain, shift, [True, learns, learns]
+                gradient, at.linear, gain.shape, at.mean, at.deviation, gain, shift, [True, learns, learns]
             )
             if into is not None:
                 into.gains[layer].copy_(of_gain)
@@ -228,14 +235,14 @@ def backward(
             if single:
                 torch.mm(at.inputs.t(), gradient, out=into.weights[layer])
             else:
-                into.weights[layer].copy_(multiply(at.inputs.t(), gradient.t()))
+                into.weights[layer].copy_(multiply(at.inputs.t(), gradient.t(), None, "none", [], ""))
             torch.sum(gradient, 0, out=into.biases[layer])
         if layer == 0:
             if inputs_from is None:
                 return None
             weight = weight[inputs_from:]
         # One output: an outer product is faster entry by entry.
-        gradient = gradient * weight.t() if single else multiply(gradient, weight)
+        gradient = gradient * weight.t() if single else multiply(gradient, weight, None, "none", [], "")
     return gradient
 
 

@@ -16,7 +16,8 @@ matmul_share            updates per second of the plain form over those that its
 matmul_share_fastest    likewise, every product by the faster of `torch.mm` and the one that the learner uses, which on
                         some processors is twice as fast: the stricter of the two
 ensemble_speedup        ten critics, two of them asked for the target, against the same update with ten separate
-                        networks of torch's own layers, asked in a loop; ensemble_speedup_hil_serl with tanh, LayerNorm
+                        networks of torch's own layers, asked in a loop, stepped by one fused Adam; the default form,
+                        tanh and LayerNorm in all networks; ensemble_speedup_rlpd with ReLU, LayerNorm in critics only
 updates_per_s           of every contender
 
 Each contender is a process on the same core with one thread; they take turns in short rounds, and a figure is the
@@ -39,8 +40,8 @@ from pathlib import Path
 from typing import Any
 
 SCRIPT = Path(__file__).parent / "rl_contenders.py"
-OWN = ("handoff", "handoff_hil_serl", "handoff_alone", "handoff_ten", "handoff_ten_hil_serl")
-OTHER = ("products", "products_mm", "loop_ten", "loop_ten_hil_serl")
+OWN = ("handoff", "handoff_hil_serl", "handoff_alone", "handoff_ten", "handoff_ten_rlpd")
+OTHER = ("products", "products_mm", "loop_ten", "loop_ten_rlpd")
 PEERS = ("sbx", "sbx_loop", "sb3")
 RATIOS = {
     "sbx_ratio": ("handoff", "sbx"),
@@ -49,7 +50,7 @@ RATIOS = {
     "matmul_share": ("handoff_alone", "products_mm"),
     "matmul_share_fastest": ("handoff_alone", "products"),
     "ensemble_speedup": ("handoff_ten", "loop_ten"),
-    "ensemble_speedup_hil_serl": ("handoff_ten_hil_serl", "loop_ten_hil_serl"),
+    "ensemble_speedup_rlpd": ("handoff_ten_rlpd", "loop_ten_rlpd"),
 }
 
 

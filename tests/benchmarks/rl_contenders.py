@@ -54,10 +54,10 @@ def contenders() -> dict[str, Callable[[], Callable[[int], Any]]]:
         "handoff": lambda: handoff("plain", critics=2),
         "handoff_hil_serl": lambda: handoff("hil_serl", critics=2),
         "handoff_alone": lambda: handoff("plain", critics=2, sampling=False),
-        "handoff_ten": lambda: handoff("plain", critics=10, sampling=False),
-        "handoff_ten_hil_serl": lambda: handoff("hil_serl", critics=10, sampling=False),
-        "loop_ten": lambda: loop(10, layer_norm=False),
-        "loop_ten_hil_serl": lambda: loop(10, layer_norm=True),
+        "handoff_ten": lambda: handoff("hil_serl", critics=10, sampling=False),
+        "handoff_ten_rlpd": lambda: handoff("rlpd", critics=10, sampling=False),
+        "loop_ten": lambda: loop("hil_serl", 10),
+        "loop_ten_rlpd": lambda: loop("rlpd", 10),
         "products": lambda: products(critics=2, fastest=True),
         "products_mm": lambda: products(critics=2, fastest=False),
         "sb3": lambda: stable_baselines("stable_baselines3"),
@@ -70,7 +70,7 @@ def handoff(form: str, critics: int, sampling: bool = True) -> Callable[[int], N
     """Ours. `plain` is SAC as the peers have it (ReLU, entropy in the target, minimum for the actor).
 
     Args:
-        form: plain or hil_serl (tanh and LayerNorm, no entropy, mean).
+        form: plain, rlpd (ReLU, LayerNorm in the critics, no entropy, mean) or hil_serl (tanh, LayerNorm in all).
         critics: members of the ensemble; of ten, two are asked for the target.
         sampling: whether the minibatches are drawn from a replay, as the peers' are, or there is one for all updates.
     """
@@ -85,7 +85,7 @@ def handoff(form: str, critics: int, sampling: bool = True) -> Callable[[int], N
     return advance
 
 
-def loop(critics: int, layer_norm: bool) -> Callable[[int], None]:
+def loop(form: str, critics: int) -> Callable[[int], None]:
     """The same update with every critic a module of its own, written the usual way and asked one after another."""
     from torch import Tensor, nn
 
@@ -100,7 +100,7 @@ def loop(critics: int, layer_norm: bool) -> Callable[[int], None]:
             layers: list[nn.Module] = []
             for before, after in pairwise((OBSERVATION + ACTION, *HIDDEN)):
                 layers.append(nn.Linear(before, after))
-                layers += [nn.LayerNorm(after, eps=1e-6), nn.Tanh()] if layer_norm else [nn.ReLU()]
+                layers += [nn.LayerNorm(after, eps=1e-6), nn.ReLU() if form == "rlpd" else nn.Tanh()]
             return nn.Sequential(*layers, nn.Linear(HIDDEN[-1], 1))
 
         def forward(self, inputs: Tensor, members: Tensor | None = None) -> Tensor:
@@ -109,7 +109,7 @@ def loop(critics: int, layer_norm: bool) -> Callable[[int], None]:
 
     import torch
 
-    learner = _sac("hil_serl" if layer_norm else "plain", critics)
+    learner = _sac(form, critics)
     net = learner.networks
     net.critic, net.critic_target = Loop(), Loop().requires_grad_(False)
     learner.optimizers["critic"] = torch.optim.Adam(net.critic.parameters(), 3e-4, fused=True)
@@ -132,6 +132,10 @@ def _sac(form: str, critics: int) -> Any:
     subset = 2 if critics > 2 else None
     if form == "hil_serl":
         config = SacConfig(critics=critics, subset=subset)
+    elif form == "rlpd":
+        critic = MlpSizes(hidden=HIDDEN, activation="relu")
+        actor = MlpSizes(hidden=HIDDEN, activation="relu", layer_norm=False)
+        config = SacConfig(critic=critic, actor=actor, critics=critics, subset=subset)
     else:
         sizes = MlpSizes(hidden=HIDDEN, activation="relu", layer_norm=False)
         config = SacConfig(
