@@ -184,6 +184,7 @@ def steps_by_hand(sac: Sac) -> StepsByHand | None:
         and all(type(network) is EnsembleMlp for network in (net.critic, net.critic_target, net.actor.network))
         and all(type(optimizers[name]) is Adam for name in ("critic", "actor", "temperature"))
         and all(getattr(type(sac), name) is getattr(Plain, name) for name in _OVERRIDABLE)
+        and not any(name in vars(sac) for name in _OVERRIDABLE)
         and net.log_temperature.device.type == "cpu"
         and net.log_temperature.dtype == torch.float32
     )

@@ -15,9 +15,11 @@ matmul_share            updates per second of the plain form over those that its
                         same shapes, transposed alike, forward and backward, back to back by `torch.mm`
 matmul_share_fastest    likewise, every product by the faster of `torch.mm` and the one that the learner uses, which on
                         some processors is twice as fast: the stricter of the two
-ensemble_speedup        ten critics, two of them asked for the target, against the same update with ten separate
-                        networks of torch's own layers, asked in a loop, stepped by one fused Adam; the default form,
-                        tanh and LayerNorm in all networks; ensemble_speedup_rlpd with ReLU, LayerNorm in critics only
+ensemble_speedup        ten critics, two of them asked for the target, against the same update in a loop over ten
+                        single critics of torch's own layers, each with its loss, its fused Adam and its target; the
+                        default form, tanh and LayerNorm in all networks
+ensemble_speedup_rlpd   likewise with ReLU, and LayerNorm in the critics only
+ensemble_speedup_joint  the default form against ten networks asked in a loop, with one loss and one Adam: a harder bar
 updates_per_s           of every contender
 
 Each contender is a process on the same core with one thread; they take turns in short rounds, and a figure is the
@@ -41,7 +43,7 @@ from typing import Any
 
 SCRIPT = Path(__file__).parent / "rl_contenders.py"
 OWN = ("handoff", "handoff_hil_serl", "handoff_alone", "handoff_ten", "handoff_ten_rlpd")
-OTHER = ("products", "products_mm", "loop_ten", "loop_ten_rlpd")
+OTHER = ("products", "products_mm", "loop_ten", "loop_ten_rlpd", "loop_ten_joint")
 PEERS = ("sbx", "sbx_loop", "sb3")
 RATIOS = {
     "sbx_ratio": ("handoff", "sbx"),
@@ -51,6 +53,7 @@ RATIOS = {
     "matmul_share_fastest": ("handoff_alone", "products"),
     "ensemble_speedup": ("handoff_ten", "loop_ten"),
     "ensemble_speedup_rlpd": ("handoff_ten_rlpd", "loop_ten_rlpd"),
+    "ensemble_speedup_joint": ("handoff_ten", "loop_ten_joint"),
 }
 
 

@@ -56,8 +56,9 @@ def contenders() -> dict[str, Callable[[], Callable[[int], Any]]]:
         "handoff_alone": lambda: handoff("plain", critics=2, sampling=False),
         "handoff_ten": lambda: handoff("hil_serl", critics=10, sampling=False),
         "handoff_ten_rlpd": lambda: handoff("rlpd", critics=10, sampling=False),
-        "loop_ten": lambda: loop("hil_serl", 10),
-        "loop_ten_rlpd": lambda: loop("rlpd", 10),
+        "loop_ten": lambda: loop("hil_serl", 10, joint=False),
+        "loop_ten_joint": lambda: loop("hil_serl", 10, joint=True),
+        "loop_ten_rlpd": lambda: loop("rlpd", 10, joint=False),
         "products": lambda: products(critics=2, fastest=True),
         "products_mm": lambda: products(critics=2, fastest=False),
         "sb3": lambda: stable_baselines("stable_baselines3"),
@@ -85,9 +86,19 @@ def handoff(form: str, critics: int, sampling: bool = True) -> Callable[[int], N
     return advance
 
 
-def loop(form: str, critics: int) -> Callable[[int], None]:
-    """The same update with every critic a module of its own, written the usual way and asked one after another."""
+def loop(form: str, critics: int, joint: bool) -> Callable[[int], None]:
+    """The same update with every critic a module of its own, written the usual way with torch's layers.
+
+    Args:
+        form: rlpd or hil_serl.
+        critics: modules.
+        joint: whether they share one loss, one backward pass and one optimiser, and are only asked one after another;
+            or every one of them has its own, as a single critic has.
+    """
+    import torch
     from torch import Tensor, nn
+
+    from policies.rl.networks import move_towards
 
     class Loop(nn.Module):
         """Critics as separate stacks of torch's layers."""
@@ -107,13 +118,28 @@ def loop(form: str, critics: int) -> Callable[[int], None]:
             chosen = range(critics) if members is None else members.tolist()
             return torch.stack([self.members[i](inputs) for i in chosen])
 
-    import torch
-
     learner = _sac(form, critics)
-    net = learner.networks
+    net: Any = learner.networks
     net.critic, net.critic_target = Loop(), Loop().requires_grad_(False)
     learner.optimizers["critic"] = torch.optim.Adam(net.critic.parameters(), 3e-4, fused=True)
+    optimizers = [torch.optim.Adam(member.parameters(), 3e-4, fused=True) for member in net.critic.members]
     batch = _replay().sample(BATCH, np.random.default_rng(0))
+
+    def update_critics(batch: Any) -> dict[str, Tensor]:
+        with torch.no_grad():
+            value_B = learner.next_value(learner.features(batch.next_seen))
+            target_B = batch.reward_B + batch.discount_B * value_B
+        inputs = torch.cat([learner.features(batch.seen), batch.action_BA], dim=1)
+        for member, slow, optimizer in zip(net.critic.members, net.critic_target.members, optimizers, strict=True):
+            loss = nn.functional.mse_loss(member(inputs)[:, 0], target_B)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            move_towards(slow, member, learner.config.tau)
+        return {}
+
+    if not joint:
+        learner._update_critic = update_critics
 
     def advance(updates: int) -> None:
         for _ in range(updates):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from policies.rl.by_hand import steps_by_hand
 from policies.rl.config import GripperConfig, MlpSizes, SacConfig, Sizes
 from policies.rl.critics import bellman_target, double_dqn_value, random_subset, squared_error
 from policies.rl.networks import EnsembleMlp, batched_pass
@@ -240,6 +241,32 @@ def test_updates_are_those_of_autograd(
     for own in found[:2]:
         for value, wanted in zip(own, found[2], strict=True):
             torch.testing.assert_close(value, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_learner_overrides_or_replaces_is_left_to_autograd() -> None:
+    class Other(Sac):
+        def critic_loss(self, batch: Transitions) -> Any:
+            loss, metrics = super().critic_loss(batch)
+            return 2.0 * loss, metrics | {"mine": loss}
+
+    assert "mine" in Other(config(), SIZES).update([batch()])
+    sac = Sac(config(), SIZES)
+    sac.update([batch()])
+    assert sac._steps is not None
+    sac.networks.critic = nn.ModuleDict()  # type: ignore[assignment]
+    assert steps_by_hand(sac) is None
+    assert steps_by_hand(Sac(config(fixed_std=0.5), SIZES)) is None
+
+
+def test_moved_parameters_are_found_again() -> None:
+    moved, other = (Sac(config(), SIZES) for _ in range(2))
+    moved.update([batch()])
+    for parameter in moved.networks.parameters():
+        parameter.data = parameter.data.clone()
+    other.update([batch()])
+    for sac in (moved, other):
+        sac.update([batch(seed=1)])
+    assert same(weights(moved.networks), weights(other.networks))
 
 
 def test_a_saved_learner_continues_bit_for_bit() -> None:
