@@ -39,6 +39,19 @@ class Difference:
 
 
 @config
+class CloseUp:
+    """An observed vector, or its difference from another, that the learner is shown through tanh as well."""
+
+    field: str
+    other: str | None = None
+    """What is subtracted; None takes the vector itself."""
+    entries: int = 3
+    """Leading entries."""
+    scale: float = 0.01
+    """At which tanh bends [unit of the field]."""
+
+
+@config
 class HilWorld:
     """Where a session takes place: an FR3 task in MuJoCo, one world at a time."""
 
@@ -119,6 +132,8 @@ class CorrectConfig:
     reward: Literal["classifier", "task"] = "classifier"
     """What success is told by: the classifier's detector, or the simulated task itself."""
     differences: tuple[Difference, ...] = (Difference(field="grasp_pose", other="goal"),)
+    close_ups: tuple[CloseUp, ...] = ()
+    """What must be seen more finely than its range."""
     steps: int = 20_000
     """Control steps of training."""
     speed: float = 1.0

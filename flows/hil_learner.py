@@ -103,9 +103,19 @@ def new_learner(
         (_begin(config, fields, d.field, d.entries), _begin(config, fields, d.other, d.entries), d.entries, d.scale)
         for d in config.differences
     )
+    close_ups = tuple(
+        (
+            _begin(config, fields, c.field, c.entries),
+            -1 if c.other is None else _begin(config, fields, c.other, c.entries),
+            c.entries,
+            c.scale,
+        )
+        for c in config.close_ups
+    )
     commanded = action.names[-1:] == ("gripper",)
     sac = with_hand(config.sac) if commanded else config.sac
-    learner = sac_learner(sac, Sizes(observation=size, action=action.size, differences=differences), config.seed)
+    sizes = Sizes(observation=size, action=action.size, differences=differences, close_ups=close_ups)
+    learner = sac_learner(sac, sizes, config.seed)
     seen = np.concatenate([episode.observation for episode in steps])
     learner.networks.features.fit(torch.from_numpy(seen.min(axis=0)), torch.from_numpy(seen.max(axis=0)))
     return learner

@@ -85,6 +85,10 @@ class LearnedActor(ChunkPolicy):
         parts = [(vector_BO - self.centre) / self.half_range]
         for begin, other, count, scale in self.card.differences:
             parts.append((vector_BO[:, begin : begin + count] - vector_BO[:, other : other + count]) / scale)
+        for begin, other, count, scale in self.card.close_ups:
+            near_BC = vector_BO[:, begin : begin + count]
+            near_BC = near_BC if other < 0 else near_BC - vector_BO[:, other : other + count]
+            parts.append(torch.tanh(near_BC / scale))
         return torch.cat(parts, dim=1)
 
 

@@ -58,7 +58,8 @@ class ActorCard:
     action: int
     """A, the hand's entry included."""
     differences: tuple[tuple[int, int, int, float], ...] = ()
-    """See `policies.rl.config.Sizes`."""
+    """See `policies.rl.config.Sizes`; likewise the next."""
+    close_ups: tuple[tuple[int, int, int, float], ...] = ()
     actor: MlpCard
     """From features to means, and behind them to logarithms of deviations unless these are fixed."""
     log_std_min: float
@@ -228,12 +229,16 @@ def shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
     Raises:
         HandoffError: sizes that do not fit one another.
     """
-    size, features = card.observation, card.observation + sum(count for _, _, count, _ in card.differences)
+    size = card.observation
+    features = size + sum(count for _, _, count, _ in (*card.differences, *card.close_ups))
     continuous = card.action - (card.hand is not None)
     outputs = continuous * (1 if card.fixed_log_std is not None else 2)
     for begin, other, count, scale in card.differences:
         if min(begin, other, count) < 0 or max(begin, other) + count > size or not scale:
             raise HandoffError(f"card: difference {(begin, other, count, scale)} of {size} entries cannot be taken.")
+    for begin, other, count, scale in card.close_ups:
+        if min(begin, other + 1, count) < 0 or max(begin, other) + count > size or not scale:
+            raise HandoffError(f"card: close-up {(begin, other, count, scale)} of {size} entries cannot be taken.")
     found: dict[str, tuple[int, ...]] = {"centre": (size,), "half_range": (size,)}
     for name, mlp, last in (("actor", card.actor, outputs), ("hand", card.hand, 3)):
         if mlp is None:

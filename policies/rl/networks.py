@@ -17,7 +17,7 @@ from policies.rl.passes import NORM_EPSILON, Form, Layers, ensemble_pass, keep_f
 
 
 class Features(nn.Module):
-    """Observation vector, normalised entry by entry, and differences of some of its entries.
+    """Observation vector, normalised entry by entry, and differences and close-ups of some of its entries.
 
     Args:
         sizes: of the data.
@@ -30,8 +30,8 @@ class Features(nn.Module):
         super().__init__()
         self.register_buffer("centre", torch.zeros(sizes.observation))
         self.register_buffer("half_range", torch.ones(sizes.observation))
-        self.differences = sizes.differences
-        self.size = sizes.observation + sum(count for _, _, count, _ in sizes.differences)
+        self.differences, self.close_ups = sizes.differences, sizes.close_ups
+        self.size = sizes.observation + sum(count for _, _, count, _ in (*sizes.differences, *sizes.close_ups))
 
     def fit(self, low: Tensor, high: Tensor) -> None:
         """Maps `low` (O,) to -1 and `high` (O,) to 1; entries that do not vary are centred only."""
@@ -44,6 +44,10 @@ class Features(nn.Module):
         parts = [(vector_BO - self.centre) / self.half_range]
         for begin, other, count, scale in self.differences:
             parts.append((vector_BO[:, begin : begin + count] - vector_BO[:, other : other + count]) / scale)
+        for begin, other, count, scale in self.close_ups:
+            near_BC = vector_BO[:, begin : begin + count]
+            near_BC = near_BC if other < 0 else near_BC - vector_BO[:, other : other + count]
+            parts.append(torch.tanh(near_BC / scale))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 

@@ -35,6 +35,7 @@ def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
         observation=sizes.observation,
         action=sizes.action,
         differences=sizes.differences,
+        close_ups=sizes.close_ups,
         actor=_card(net.actor.network),
         log_std_min=config.log_std_min,
         log_std_max=config.log_std_max,

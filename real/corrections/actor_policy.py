@@ -46,6 +46,10 @@ class ActorPolicy:
             parts.append(
                 (vector_NO[:, begin : begin + count] - vector_NO[:, other : other + count]) / np.float32(scale)
             )
+        for begin, other, count, scale in self.card.close_ups:
+            near_NC = vector_NO[:, begin : begin + count]
+            near_NC = near_NC if other < 0 else near_NC - vector_NO[:, other : other + count]
+            parts.append(np.tanh(near_NC / np.float32(scale)))
         return np.concatenate(parts, axis=1)
 
 

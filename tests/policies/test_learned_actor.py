@@ -33,7 +33,7 @@ def new_learner(hand: bool, layer_norm: bool = True) -> Sac:
     gripper = GripperConfig(network=sizes) if hand else None
     learner = Sac(
         SacConfig(critic=sizes, actor=sizes, gripper=gripper),
-        Sizes(observation=7, action=3, differences=((0, 3, 3, 0.1),)),
+        Sizes(observation=7, action=3, differences=((0, 3, 3, 0.1),), close_ups=((0, -1, 2, 0.3), (3, 0, 3, 0.2))),
         seed=3,
     )
     learner.networks.features.fit(torch.full((7,), -0.5), torch.arange(1.0, 8.0))

@@ -145,3 +145,11 @@ def test_features_are_normalised_and_show_differences_in_physical_units() -> Non
     # (3 - 2) / 2, 2.5 - 2 as it does not vary, .5 / 1; then (3 - 2.5) / .5 and (2.5 - .5) / .5.
     assert shown.tolist() == [[0.5, 0.5, 0.5, 1.0, 4.0]]
     assert features.size == 5
+
+
+def test_close_ups_bend_what_is_far_and_take_entries_alone_or_less_others() -> None:
+    features = Features(Sizes(observation=3, action=1, close_ups=((0, -1, 1, 0.5), (1, 2, 1, 0.1))))
+    shown = features(torch.tensor([[1.0, 0.25, 0.2], [-9.0, 5.0, 0.0]]))
+    # tanh(1 / .5) and tanh((.25 - .2) / .1); far away -1 and 1.
+    assert shown[:, 3:].tolist() == [pytest.approx([0.964028, 0.462117], abs=1e-5), [-1.0, 1.0]]
+    assert features.size == 5

@@ -15,7 +15,7 @@ from real.corrections.actor_policy import ActorPolicy
 from robots.errors import HandoffError
 from robots.learning_wire import ActorCard, MlpCard, Parameters, decode, encode
 
-SIZES = Sizes(observation=6, action=3, differences=((0, 2, 2, 0.2),))
+SIZES = Sizes(observation=6, action=3, differences=((0, 2, 2, 0.2),), close_ups=((1, -1, 2, 0.5), (0, 3, 3, 0.1)))
 
 
 def learned(config: SacConfig) -> Sac:
