@@ -20,6 +20,7 @@ from policies.checkpoint import save_policy
 from policies.chunk_policy import Batch, ChunkPolicy, Observed
 from policies.config import PolicyCard, Shapes
 from policies.policy_config import LearnedActorConfig
+from policies.rl.networks import shown_features
 from robots import hand
 from robots.errors import HandoffError
 from robots.learning_wire import MlpCard, Parameters
@@ -82,14 +83,8 @@ class LearnedActor(ChunkPolicy):
         raise HandoffError("learned actor: it is not pretrained from demonstrations. Train it with `handoff hil`.")
 
     def _features(self, vector_BO: Tensor) -> Tensor:
-        parts = [(vector_BO - self.centre) / self.half_range]
-        for begin, other, count, scale in self.card.differences:
-            parts.append((vector_BO[:, begin : begin + count] - vector_BO[:, other : other + count]) / scale)
-        for begin, other, count, scale in self.card.close_ups:
-            near_BC = vector_BO[:, begin : begin + count]
-            near_BC = near_BC if other < 0 else near_BC - vector_BO[:, other : other + count]
-            parts.append(torch.tanh(near_BC / scale))
-        return torch.cat(parts, dim=1)
+        normalised_BO = (vector_BO - self.centre) / self.half_range
+        return shown_features(vector_BO, normalised_BO, self.card.differences, self.card.close_ups)
 
 
 def weights_of(parameters: Parameters) -> dict[str, Tensor]:

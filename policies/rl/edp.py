@@ -29,6 +29,7 @@ from policies.networks.mlp import sinusoidal_embedding
 from policies.rl.config import EdpConfig, Sizes
 from policies.rl.critics import bellman_target, squared_error
 from policies.rl.iql import InSampleCritics, Metrics, awr_weight
+from policies.rl.learner_state import learner_state, load_learner_state
 from policies.rl.networks import move_towards
 from policies.rl.transitions import Transitions
 from policies.rl.value_losses import expectile_loss
@@ -252,18 +253,11 @@ class Edp:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimisers and the count; all that the next update depends on."""
-        return {
-            "networks": self.networks.state_dict(),
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-            "updates": self.updates,
-        }
+        return learner_state(self.networks, self.optimizers, self.updates)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes `state_dict` over."""
-        self.networks.load_state_dict(state["networks"])
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
-        self.updates = state["updates"]
+        self.updates = load_learner_state(state, self.networks, self.optimizers)
 
     def _update_value(self, batch: Transitions) -> Metrics:
         net = self.networks

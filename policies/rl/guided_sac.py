@@ -2,8 +2,8 @@
 
 HIL-SERL has no such term; with few steps and precise, long tasks its actor follows the critic's errors away from the
 demonstrations long before the critic is right there. The term is that of Nair et al. (arXiv 1709.10089), who filter it
-by Q; here it is faded out over a number of updates, because the filter trusts the very critic that is in doubt (in our
-runs it let 3 to 7 % of the rows pass). The hand's critic has the large margin of DQfD (arXiv 1704.03732).
+by Q; here it is faded out over a number of updates, because the filter trusts the very critic that is in doubt (in one
+run it let 3 to 7 % of the rows pass). The hand's critic has the large margin of DQfD (arXiv 1704.03732).
 
 Shape suffixes: B batch, A action, C commands of the hand.
 """

@@ -41,14 +41,24 @@ class Features(nn.Module):
 
     def forward(self, vector_BO: Tensor) -> Tensor:
         """(B, O) in physical units to (B, F)."""
-        parts = [(vector_BO - self.centre) / self.half_range]
-        for begin, other, count, scale in self.differences:
-            parts.append((vector_BO[:, begin : begin + count] - vector_BO[:, other : other + count]) / scale)
-        for begin, other, count, scale in self.close_ups:
-            near_BC = vector_BO[:, begin : begin + count]
-            near_BC = near_BC if other < 0 else near_BC - vector_BO[:, other : other + count]
-            parts.append(torch.tanh(near_BC / scale))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        normalised_BO = (vector_BO - self.centre) / self.half_range
+        return shown_features(vector_BO, normalised_BO, self.differences, self.close_ups)
+
+
+Taken = tuple[tuple[int, int, int, float], ...]
+"""See `Sizes.differences` and `Sizes.close_ups`."""
+
+
+def shown_features(vector_BO: Tensor, normalised_BO: Tensor, differences: Taken, close_ups: Taken) -> Tensor:
+    """(B, F): the normalised vector, then differences and close-ups of the vector in physical units."""
+    parts = [normalised_BO]
+    for begin, other, count, scale in differences:
+        parts.append((vector_BO[:, begin : begin + count] - vector_BO[:, other : other + count]) / scale)
+    for begin, other, count, scale in close_ups:
+        near_BC = vector_BO[:, begin : begin + count]
+        near_BC = near_BC if other < 0 else near_BC - vector_BO[:, other : other + count]
+        parts.append(torch.tanh(near_BC / scale))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 class EnsembleMlp(nn.Module):

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from policies.rl.config import QChunkingConfig, Sizes
 from policies.rl.critics import bellman_target, squared_error
 from policies.rl.generative_actor import GenerativeActor, best_of, executed, repeated_noise
+from policies.rl.learner_state import learner_state, load_learner_state
 from policies.rl.networks import EnsembleMlp, Features, move_towards
 from policies.rl.sac import Metrics
 from policies.rl.transitions import Transitions
@@ -122,18 +123,11 @@ class QChunking:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimisers and the count; all that the next update depends on."""
-        return {
-            "networks": self.networks.state_dict(),
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-            "updates": self.updates,
-        }
+        return learner_state(self.networks, self.optimizers, self.updates)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes `state_dict` over."""
-        self.networks.load_state_dict(state["networks"])
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
-        self.updates = state["updates"]
+        self.updates = load_learner_state(state, self.networks, self.optimizers)
 
     def value(self, critic: EnsembleMlp, features_BF: Tensor, chunk_BD: Tensor) -> Tensor:
         """(B,) by `critic`, its members joined as configured."""

@@ -23,6 +23,7 @@ from policies.rl.by_hand import StepsByHand, steps_by_hand
 from policies.rl.config import SacConfig, Sizes
 from policies.rl.critics import bellman_target, double_dqn_value, random_subset, squared_error
 from policies.rl.encoders import Encoder, augmented, looked_at
+from policies.rl.learner_state import learner_state, load_learner_state
 from policies.rl.networks import EnsembleMlp, Features, move_towards
 from policies.rl.transitions import Seen, Transitions
 
@@ -135,18 +136,11 @@ class Sac:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimisers and the count; all that the next update depends on."""
-        return {
-            "networks": self.networks.state_dict(),
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-            "updates": self.updates,
-        }
+        return learner_state(self.networks, self.optimizers, self.updates)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes `state_dict` over."""
-        self.networks.load_state_dict(state["networks"])
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
-        self.updates = state["updates"]
+        self.updates = load_learner_state(state, self.networks, self.optimizers)
 
     def features(self, seen: Seen) -> Tensor:
         """(B, F): what critics and actor are shown."""
