@@ -13,7 +13,7 @@ from robots.errors import HandoffError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. Every failure is one clear line, with `--debug` a traceback too."""
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     try:
         options.command(options)
     except HandoffError as error:
@@ -25,6 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return _fail(describe(error), error, options.debug)
     return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Overrides may stand anywhere behind the name; argparse alone loses those behind an option."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and (not hasattr(options, "overrides") or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.overrides = [*options.overrides, *rest]
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

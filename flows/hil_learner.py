@@ -27,6 +27,9 @@ def learn(
     """Learns until all steps and the updates owed for them are made; writes the policy to `folder`.
 
     Says to the parent `("ready", port)`, `("counters", ...)` now and then, and `("enough",)` once the actor may end.
+
+    Raises:
+        HandoffError: it was asked to end before.
     """
     import torch
 
@@ -72,10 +75,13 @@ def learn(
         pause=pause,
         ready=lambda port: parent.send(("ready", port)),
     )
-    # SIGTERM ends it early: it has saved itself, and there is no policy yet.
-    if stop(counters):
-        save_learned(folder, config, learner, store, counters.updates)
-        parent.send(("counters", counters._asdict()))
+    if not stop(counters):
+        raise HandoffError(
+            f"learner: ended by a signal after {counters.steps} of {config.steps} steps; all it has is saved. Run the "
+            "same command to go on."
+        )
+    save_learned(folder, config, learner, store, counters.updates)
+    parent.send(("counters", counters._asdict()))
 
 
 def new_learner(

@@ -11,6 +11,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -109,7 +110,9 @@ def work(there: Connection, function: Callable[..., None], arguments: tuple[Any,
     except KeyboardInterrupt:
         return
     except Exception as error:  # noqa: BLE001  every failure must reach the parent, whatever its type
-        there.send(("error", type(error).__name__, describe(error), traceback.format_exc()))
+        # A parent that is gone is what ended it.
+        with suppress(BrokenPipeError):
+            there.send(("error", type(error).__name__, describe(error), traceback.format_exc()))
 
 
 def _follow_parent() -> None:

@@ -6,7 +6,8 @@ When the person steps in, as the literature simulates it:
   3 % of |Q(s, expert's action)|, which is the same for Q > 0 and keeps its meaning for Q < 0.
 - `random` is RLIF's other rule: with a fixed probability at every step.
 - `failure` is what a person under HIL-SERL (arXiv 2410.21845) or HG-DAgger does, made computable: the task stalls (its
-  dense reward has not risen for a while), or the policy keeps doing something else than the expert would.
+  dense reward has not risen for a while) and the policy on average does something else than the expert, or the policy
+  keeps doing something quite different at every step.
 - `always` and `never` are the ends.
 Ours: a reaction time between cause and takeover, and a hand that is biased, noisy, slow and slips. The person acts
 through the task's scripted expert; errors of the hand are added to the intended pose [m, rad], so they mean the same
@@ -98,6 +99,10 @@ class OperatorConfig:
     disagreement: float = 0.4
     """`failure`: root mean square difference between the actions of policy and expert that counts as disagreement, in
     halves of each entry's range, or in rad for joint positions."""
+    agreement: float = 0.05
+    """`failure`: difference, likewise, of both's mean actions in the time of patience, up to which a stall is nobody's
+    fault: the expert waits too, as while a hand closes. A mean, because a person sees a motion and not its noise. 0
+    blames every stall but that of one who acts exactly alike."""
 
 
 class SimulatedOperator:
@@ -131,6 +136,9 @@ class SimulatedOperator:
         self._best = np.full(n, -np.inf)
         self._stalled = np.zeros(n, dtype=np.int64)
         self._apart = np.zeros(n, dtype=np.int64)
+        self._limit = max(1, round(self.config.patience * engine.rate_hz))
+        self._seen = np.zeros((2, self._limit, n, engine.action_spec.size))
+        """Actions of policy and expert in the last steps, as many as patience lasts."""
 
     def reset(self, seeds: Sequence[int] | np.ndarray, worlds: Sequence[int] | np.ndarray | None = None) -> None:
         """A new episode begins in `worlds` (all by default), from `seeds`; call it after every reset, automatic or not.
@@ -260,10 +268,13 @@ class SimulatedOperator:
         better = reward > self._best + config.progress
         self._best[better] = reward[better]
         self._stalled = np.where(better, 0, self._stalled + 1)
-        apart = disagreement(self._engine.action_spec, proposed, expert) > config.disagreement
+        spec, limit = self._engine.action_spec, self._limit
+        apart = disagreement(spec, proposed, expert) > config.disagreement
         self._apart = np.where(apart, self._apart + 1, 0)
-        limit = max(1, round(config.patience * self._engine.rate_hz))
-        stalled = np.where(self._stalled >= limit, int(Reason.STALLED), 0)
+        self._seen = np.roll(self._seen, -1, axis=1)
+        self._seen[:, -1] = proposed, expert
+        fails = (self._stalled >= limit) & (disagreement(spec, *self._seen.mean(axis=1)) > config.agreement)
+        stalled = np.where(fails, int(Reason.STALLED), int(Reason.NONE))
         cause = np.where(self._apart >= limit, int(Reason.DISAGREES), stalled)
         # A solved task needs nobody.
         return np.where(self._engine.task.success(view), int(Reason.NONE), cause)
@@ -290,6 +301,10 @@ class SimulatedOperator:
             low, high = getattr(config, name)
             if not 0.0 <= low <= high < float("inf"):
                 raise HandoffError(f"operator: {name} is [{low}, {high}] s, expected 0 <= shortest <= longest.")
+        if not 0.0 <= config.patience < float("inf"):
+            raise HandoffError(
+                f"operator: patience is {config.patience} s, expected a time >= 0; never to step in is policy=never."
+            )
         if config.policy == "value_gap" and value is None:
             raise HandoffError("operator: the policy 'value_gap' needs a reference Q; expert_value(engine) makes one.")
 

@@ -105,6 +105,9 @@ class SacConfig:
     """Deviations of gSDE grow like a logarithm above 1 rather than like an exponential [P]."""
     final_scale: float = 1.0
     """Factor on the initial weights of the actor's last layer; 1e-2 in WSRL [C]."""
+    actor_ema: float | None = None
+    """Bound on the share of itself that a running mean of the weights of actor and hand's critic keeps per update; the
+    policy acts with that mean, the learner learns with the newest. None acts with the newest, as HIL-SERL."""
     gripper: GripperConfig | None = None
     """Makes the last entry of an action a command of the hand: -1 close, 0 hold, 1 open; None leaves it continuous."""
     guidance: GuidanceConfig | None = None

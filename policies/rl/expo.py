@@ -202,12 +202,17 @@ class Expo(Sac):
 
 def _check(config: ExpoConfig) -> None:
     sac = config.sac
-    named = {"gripper": sac.gripper is not None, "gsde": sac.gsde > 0, "backup_entropy": sac.backup_entropy}
+    named = {
+        "gripper": sac.gripper is not None,
+        "gsde": sac.gsde > 0,
+        "backup_entropy": sac.backup_entropy,
+        "actor_ema": sac.actor_ema is not None,
+    }
     for name, wanted in named.items():
         if wanted:
             raise HandoffError(
                 f"expo: sac.{name} is {getattr(sac, name)}, but the base policy models every entry of an action, edits "
-                f"are drawn at every step, and the target has no entropy. Leave it at its default."
+                f"are drawn at every step by the newest weights, and the target has no entropy. Leave it as it is."
             )
     if config.samples < 1 or not 0.0 < config.beta <= 2.0:
         raise HandoffError(

@@ -97,7 +97,7 @@ class GsdeSac(Sac):
         seed: of weights and noise.
 
     Raises:
-        HandoffError: `gsde` is 0, or the deviation is to be fixed.
+        HandoffError: `gsde` is 0, the deviation is to be fixed, or the acting weights averaged.
     """
 
     def __init__(self, config: SacConfig, sizes: Sizes, seed: int = 0) -> None:
@@ -105,6 +105,8 @@ class GsdeSac(Sac):
             raise HandoffError(
                 f"gsde: gsde = {config.gsde} steps and fixed_std = {config.fixed_std}; expected at least 1 and None."
             )
+        if config.actor_ema is not None:
+            raise HandoffError("gsde: it acts with the newest weights. Leave `actor_ema` out.")
         super().__init__(config, sizes, seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -26,20 +26,21 @@ def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
         )
     config, sizes, net = learner.config, learner.sizes, learner.networks
     arrays = {"centre": _numbers(net.features.centre), "half_range": _numbers(net.features.half_range)}
-    arrays |= _layers("actor", net.actor.network)
+    actor, gripper = net.acting()
+    arrays |= _layers("actor", actor.network)
     hand = None
-    if net.gripper is not None:
-        hand = _card(net.gripper)
-        arrays |= _layers("hand", net.gripper)
+    if gripper is not None:
+        hand = _card(gripper)
+        arrays |= _layers("hand", gripper)
     card = ActorCard(
         observation=sizes.observation,
         action=sizes.action,
         differences=sizes.differences,
         close_ups=sizes.close_ups,
-        actor=_card(net.actor.network),
+        actor=_card(actor.network),
         log_std_min=config.log_std_min,
         log_std_max=config.log_std_max,
-        fixed_log_std=net.actor.fixed,
+        fixed_log_std=actor.fixed,
         hand=hand,
     )
     return card, arrays

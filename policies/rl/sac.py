@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from policies.optimizer import ema_decay
 from policies.rl.actors import TanhGaussian
 from policies.rl.adam import Adam, Optimizer
 from policies.rl.by_hand import StepsByHand, steps_by_hand
@@ -29,6 +30,9 @@ from policies.rl.transitions import Seen, Transitions
 
 Metrics = dict[str, Tensor]
 """Scalars of one update, detached."""
+
+EMA_POWER = 0.75
+"""With which the running mean of the acting weights grows slow; diffusion_policy's."""
 
 
 class SacNetworks(nn.Module):
@@ -51,6 +55,21 @@ class SacNetworks(nn.Module):
         if config.gripper is not None:
             self.gripper = EnsembleMlp(1, self.features.size, config.gripper.network, 3)
             self.gripper_target = deepcopy(self.gripper).requires_grad_(False)
+        self.actor_mean: TanhGaussian | None = None
+        self.gripper_mean: EnsembleMlp | None = None
+        if config.actor_ema is not None:
+            self.actor_mean = deepcopy(self.actor).requires_grad_(False)
+            self.gripper_mean = None if self.gripper is None else deepcopy(self.gripper).requires_grad_(False)
+
+    def acting(self) -> tuple[TanhGaussian, EnsembleMlp | None]:
+        """The actor and the hand's critic that the policy acts with."""
+        return (self.actor, self.gripper) if self.actor_mean is None else (self.actor_mean, self.gripper_mean)
+
+    def average(self, share: float) -> None:
+        """Moves the running means, if there are any, by `share` towards the newest weights."""
+        for mean, newest in ((self.actor_mean, self.actor), (self.gripper_mean, self.gripper)):
+            if mean is not None and newest is not None:
+                move_towards(mean, newest, share)
 
 
 class Sac:
@@ -105,6 +124,8 @@ class Sac:
                 metrics |= self._update_gripper(batch)
         last = minibatches[-1]
         metrics |= self._update_actor(last) if steps is None else steps.actor_step(last)
+        if self.config.actor_ema is not None:
+            self.networks.average(1.0 - ema_decay(self.updates, EMA_POWER, self.config.actor_ema))
         self.updates += 1
         return metrics
 
@@ -124,13 +145,14 @@ class Sac:
     def act_on(self, seen: Seen, draw: np.random.Generator | None = None) -> np.ndarray:
         """(N, A) actions likewise, for vectors and pictures."""
         features = self.features(seen)
+        actor, gripper = self.networks.acting()
         if draw is None:
-            action = self.networks.actor.mode(features)
+            action = actor.mode(features)
         else:
             noise = draw.standard_normal((len(features), self.continuous), dtype=np.float32)
-            action = self.networks.actor.sample(features, torch.from_numpy(noise)).action_BA
-        if self.networks.gripper is not None:
-            command = self.networks.gripper(features)[0].argmax(dim=1, keepdim=True) - 1
+            action = actor.sample(features, torch.from_numpy(noise)).action_BA
+        if gripper is not None:
+            command = gripper(features)[0].argmax(dim=1, keepdim=True) - 1
             action = torch.cat([action, command.to(action.dtype)], dim=1)
         return action.numpy()
 

@@ -17,6 +17,8 @@ from sim.worlds import Worlds, WorldsConfig
 
 RATE = 10.0
 EXPERTS = np.array([[1.0, 0.0, 0.0]])
+OTHER = np.array([[0.8, 0.0, 0.0]])
+"""0.2 / sqrt(3) = 0.115 from the expert's: more than agreement, less than disagreement."""
 """What the fake worlds' expert does: a policy that proposes it never disagrees."""
 AT_ONCE = (0.0, 0.0)
 
@@ -59,7 +61,7 @@ def person(n: int = 1, seeds: list[int] | None = None, value: Any = None, **conf
 
 def watch(operator: SimulatedOperator, steps: int) -> list[Intervention]:
     fake = cast(FakeWorlds, operator._engine)
-    return [operator.intervene(np.repeat(EXPERTS, fake.num_envs, axis=0)) for _ in range(steps)]
+    return [operator.intervene(np.repeat(OTHER, fake.num_envs, axis=0)) for _ in range(steps)]
 
 
 def held(history: list[Intervention]) -> list[int]:
@@ -95,7 +97,7 @@ def test_progress_puts_the_takeover_off() -> None:
     history = []
     for k in range(12):
         fake.state.reward[:] = 0.1 * (k >= 4)
-        history.append(operator.intervene(EXPERTS))
+        history.append(operator.intervene(OTHER))
     assert held(history) == [9]
 
 
@@ -105,8 +107,14 @@ def test_a_rise_smaller_than_progress_counts_as_stalling() -> None:
     history = []
     for k in range(7):
         fake.state.reward[:] = 0.1 * (k >= 4)
-        history.append(operator.intervene(EXPERTS))
+        history.append(operator.intervene(OTHER))
     assert held(history) == [5]
+
+
+def test_a_stall_in_which_the_expert_would_do_the_same_is_no_cause() -> None:
+    for action, expected in ((EXPERTS, []), (OTHER, [5])):
+        operator = person(patience=0.5, reaction_time=AT_ONCE, hold_time=(0.1, 0.1))
+        assert held([operator.intervene(action) for _ in range(7)]) == expected
 
 
 def test_a_solved_task_needs_nobody() -> None:
@@ -149,7 +157,7 @@ def test_handing_back_when_recovered_waits_for_progress() -> None:
     history = []
     for k in range(9):
         fake.state.reward[:] = float(k >= 7)
-        history.append(operator.intervene(EXPERTS))
+        history.append(operator.intervene(OTHER))
     assert held(history) == [2, 3, 4, 5, 6]
 
 

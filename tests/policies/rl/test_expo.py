@@ -198,6 +198,7 @@ def test_options_without_meaning_are_refused() -> None:
         (replace(CONFIG.sac, gripper=GripperConfig()), "gripper"),
         (replace(CONFIG.sac, backup_entropy=True), "backup_entropy"),
         (replace(CONFIG.sac, gsde=4), "gsde"),
+        (replace(CONFIG.sac, actor_ema=0.9), "actor_ema"),
     ):
         with pytest.raises(HandoffError, match=name):
             learner(replace(CONFIG, sac=sac))

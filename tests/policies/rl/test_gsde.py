@@ -136,7 +136,7 @@ def test_an_update_moves_the_deviations() -> None:
     assert not torch.equal(learner.actor.log_std_PA, torch.full((16, 2), -1.5))
 
 
-@pytest.mark.parametrize("options", [{"gsde": 0}, {"fixed_std": 0.1}])
+@pytest.mark.parametrize("options", [{"gsde": 0}, {"fixed_std": 0.1}, {"actor_ema": 0.9}])
 def test_options_that_exclude_it_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(HandoffError, match="gsde"):
         GsdeSac(config(**options), SIZES)

@@ -323,6 +323,31 @@ def test_acting_without_a_draw_is_deterministic_and_with_one_repeatable() -> Non
     assert np.abs(drawn[0]).max() < 1.0
 
 
+def test_the_policy_acts_with_the_running_mean_and_the_learner_learns_with_the_newest_weights() -> None:
+    plain, mean = Sac(with_hand(), SIZES), Sac(with_hand(actor_ema=0.6), SIZES)
+    assert plain.networks.gripper is not None
+    # The first update keeps nothing of the old; of the n-th, 1 - (1 + n)^-.75 until that is .6.
+    followed: list[Tensor] = []
+    for kept in (0.0, 1.0 - 2.0**-0.75, 1.0 - 3.0**-0.75, 0.6):
+        plain.update([batch()])
+        mean.update([batch()])
+        newest = [plain.networks.actor.network.weights[0], plain.networks.gripper.weights[0]]
+        followed = [
+            kept * old + (1.0 - kept) * new.detach() for old, new in zip(followed or newest, newest, strict=True)
+        ]
+    actor, gripper = mean.networks.acting()
+    assert gripper is not None
+    torch.testing.assert_close(actor.network.weights[0].detach(), followed[0])
+    torch.testing.assert_close(gripper.weights[0].detach(), followed[1])
+    for learned, other in zip(weights(plain.networks.actor), weights(mean.networks.actor), strict=True):
+        assert torch.equal(learned, other)
+    shown = np.ones((2, 4), np.float32)
+    assert not np.array_equal(plain.act(shown), mean.act(shown))
+    plain.networks.actor.load_state_dict(actor.state_dict())
+    plain.networks.gripper.load_state_dict(gripper.state_dict())
+    assert np.array_equal(plain.act(shown), mean.act(shown))
+
+
 def test_critics_learn_a_constant_reward() -> None:
     sac = Sac(config(learning_rate=1e-2), SIZES)
     data = batch(32)._replace(reward_B=torch.full((32,), 2.0), discount_B=torch.zeros(32))

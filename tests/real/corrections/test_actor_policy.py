@@ -57,6 +57,15 @@ def test_modes_and_draws_equal_those_of_torch(
         assert set(np.unique(drawn[:, -1])) <= {-1.0, 0.0, 1.0}
 
 
+def test_what_is_sent_is_what_the_policy_acts_with() -> None:
+    sac = learned(SacConfig(actor_ema=0.9, gripper=GripperConfig()))
+    vector = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32)
+    sent = numpy_policy(sac).act(vector)
+    assert np.abs(sent - sac.act(vector)).max() < 1e-5
+    sac.networks.average(1.0)
+    assert np.abs(sent - sac.act(vector)).max() > 0.1
+
+
 def test_a_network_worked_by_hand() -> None:
     # Features: (o - 1) / 2 = (1, -1); hidden relu(1 - 1 + 0.5) = 0.5; mean 2 * 0.5 = 1.
     card = ActorCard(

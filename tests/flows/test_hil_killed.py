@@ -1,0 +1,83 @@
+"""A session whose processes are ended while it trains: run again it goes on to its end, and tells no episode twice.
+
+That no committed step is lost or counted twice is shown where it can be counted: `tests/policies/rl`, `tests/real`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from robots.episodes.corrections import STREAM
+from robots.episodes.store import EpisodeStore
+
+STEPS = 600
+SMALL = f"""
+hil reach --operator simulated --steps {STEPS}
+demonstrations.episodes=4 distilled=false evaluation_episodes=2 evaluate.batch=2 evaluate.videos=0
+train.reward=task train.speed=0 train.backlog=20 train.online.updates_per_step=0.5 train.online.minibatches=1
+train.online.batch_size=32 train.actor.commit_every=10 train.sac.critic.hidden=[16] train.sac.actor.hidden=[16]
+train.learner.publish_every=20 train.learner.checkpoint_seconds=0.5 train.learner.metrics_every=5
+"""
+LONG = 180.0
+"""Limit of a wait [s] that only a defect reaches."""
+
+
+def session(out: Path) -> subprocess.Popen[str]:
+    """A session in a process group of its own."""
+    command = [sys.executable, "-m", "flows", *SMALL.split(), "--out", str(out)]
+    pipe, merged = subprocess.PIPE, subprocess.STDOUT
+    return subprocess.Popen(command, start_new_session=True, stdout=pipe, stderr=merged, text=True)
+
+
+def wait_for_updates(out: Path, running: subprocess.Popen[str], more: int = 0) -> int:
+    """Waits until the learner has made more updates than `more`; returns the lines of its metrics."""
+    deadline = time.monotonic() + LONG
+    while time.monotonic() < deadline:
+        assert running.poll() is None, running.communicate()[0]
+        logs = list(out.glob("artifacts/train-*.partial/learner/metrics.jsonl"))
+        lines = sum(len(log.read_text().splitlines()) for log in logs)
+        if lines > more:
+            return lines
+        time.sleep(0.05)
+    raise AssertionError("the learner made no updates")
+
+
+def listening(pid: int) -> psutil.Process:
+    """The learner's process: the one below `pid` that waits for connections."""
+    for child in psutil.Process(pid).children(recursive=True):
+        if any(connection.status == psutil.CONN_LISTEN for connection in child.net_connections("tcp")):
+            return child
+    raise AssertionError("no process listens")
+
+
+def test_a_session_whose_processes_are_ended_goes_on_where_it_was(tmp_path: Path) -> None:
+    out = tmp_path / "session"
+    running = session(out)
+    lines = wait_for_updates(out, running, more=5)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+    # Again, and now the learner alone is asked to end: it saves, and the session says what to do.
+    running = session(out)
+    wait_for_updates(out, running, more=lines)
+    listening(running.pid).terminate()
+    said = running.communicate(timeout=LONG)[0]
+    assert running.returncode == 1, said
+    assert "ended by a signal" in said
+    assert "Run the same command to go on" in " ".join(said.split())
+    running = session(out)
+    said = running.communicate(timeout=LONG)[0]
+    assert running.returncode == 0, said
+    store = EpisodeStore.open(out / "train" / "store.zarr")
+    lengths = np.diff(store.ends(STREAM), prepend=0)
+    # Three runs: the episode that each was in is not told; what it had told the learner still counts.
+    assert STEPS - 300 <= lengths.sum() <= STEPS + 200
+    seeds = [store.metadata(episode)["seed"] for episode in range(store.num_episodes)]
+    assert len(set(seeds)) == len(seeds), "no episode is told twice"
