@@ -94,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--operator", choices=("simulated", "keyboard", "spacemouse"), help="who corrects")
     sub.add_argument("--person", help="name that is recorded with every episode; default: the login")
     sub.add_argument("--steps", type=int, help="control steps of training")
+    sub.add_argument("--seed", type=int, help="of the whole session: demonstrations, chance, weights")
     sub.add_argument("--out", type=Path, help="folder of the session; default: runs/hil/<task>")
     return parser
 

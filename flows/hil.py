@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def hil_command(options: Namespace) -> None:
-    """`handoff hil`: options `task`, `overrides`, `operator`, `person`, `out` and `steps`."""
+    """`handoff hil`: options `task`, `overrides`, `operator`, `person`, `out`, `steps` and `seed`."""
     from rich.console import Console
 
     from flows.hil_compose import compose_hil
@@ -40,6 +40,8 @@ def hil_command(options: Namespace) -> None:
         overrides.append(f"operator.person={options.person}")
     if options.steps is not None:
         overrides.append(f"train.steps={options.steps}")
+    if options.seed is not None:
+        overrides.append(f"seed={options.seed}")
     config = compose_hil(options.task, overrides)
     out = options.out or Path("runs") / "hil" / options.task
     console = Console()
@@ -76,10 +78,12 @@ def run_session(name: str, config: HilConfig, out: Path, *, isolate: bool = True
 
 def hil_stages(name: str, config: HilConfig) -> list[Stage]:
     """The session's stages in their order."""
+    from flows.hil_compose import seeded
     from flows.hil_worlds import seeing
     from flows.protocols import read_protocol
     from flows.stages.evaluate import EvaluatePolicyConfig
 
+    config = seeded(config)
     shared: Any = {"world": config.world, "operator": config.operator}
     demos = Stage("demonstrations", "episodes", "flows.stages.demonstrate", replace(config.demonstrations, **shared))
     found, inputs = [demos], {"demos": demos}

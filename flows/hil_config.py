@@ -28,25 +28,21 @@ OperatorKind = Literal["simulated", "keyboard", "spacemouse"]
 
 @config
 class Difference:
-    """Two observed vectors whose difference the learner is shown beside them."""
-
-    field: str
-    other: str
-    entries: int = 3
-    """Leading entries of both."""
-    scale: float = 0.1
-    """Of the difference [unit of the fields]."""
-
-
-@config
-class CloseUp:
-    """An observed vector, or its difference from another, that the learner is shown through tanh as well."""
+    """An observed vector, or its difference from another, that the learner is shown at a scale of its own as well."""
 
     field: str
     other: str | None = None
     """What is subtracted; None takes the vector itself."""
     entries: int = 3
     """Leading entries."""
+    scale: float = 0.1
+    """What becomes 1 [unit of the field]."""
+
+
+@config
+class CloseUp(Difference):
+    """Likewise, but through tanh."""
+
     scale: float = 0.01
     """At which tanh bends [unit of the field]."""
 
@@ -118,6 +114,7 @@ class ClassifyConfig:
             ),
             training=TrainingConfig(steps=1500, learning_rate=1e-3),
             precision=0.9,
+            lowest_threshold=0.8,
             success_share=0.05,
         )
     )
@@ -132,6 +129,7 @@ class CorrectConfig:
     reward: Literal["classifier", "task"] = "classifier"
     """What success is told by: the classifier's detector, or the simulated task itself."""
     differences: tuple[Difference, ...] = (Difference(field="grasp_pose", other="goal"),)
+    """What must not have to be learned."""
     close_ups: tuple[CloseUp, ...] = ()
     """What must be seen more finely than its range."""
     steps: int = 20_000
@@ -171,6 +169,8 @@ class HilConfig:
     world: HilWorld = field(default_factory=HilWorld)
     """Of every stage; what the stages themselves say of it does not count, nor of the operator."""
     operator: HilOperator = field(default_factory=HilOperator)
+    seed: int = 0
+    """Of the whole session: added to the seeds of learners and worlds. The protocol's starts do not depend on it."""
     protocol: str | None = None
     """Of the evaluations, a name in `configs/protocol/` or a path; None takes that of the session's own name."""
     demonstrations: DemonstrateConfig = field(default_factory=DemonstrateConfig)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.hil_config import CorrectConfig
+from flows.hil_config import CorrectConfig, Difference
 from real.corrections.interfaces import Actions, observation_vector
 from robots.episodes.corrections import FINAL, STREAM
 from robots.episodes.store import EpisodeStore
@@ -105,22 +105,14 @@ def new_learner(
     from policies.rl.config import Sizes
     from policies.rl.guided_sac import sac_learner
 
-    differences = tuple(
-        (_begin(config, fields, d.field, d.entries), _begin(config, fields, d.other, d.entries), d.entries, d.scale)
-        for d in config.differences
-    )
-    close_ups = tuple(
-        (
-            _begin(config, fields, c.field, c.entries),
-            -1 if c.other is None else _begin(config, fields, c.other, c.entries),
-            c.entries,
-            c.scale,
-        )
-        for c in config.close_ups
-    )
     commanded = action.names[-1:] == ("gripper",)
     sac = with_hand(config.sac) if commanded else config.sac
-    sizes = Sizes(observation=size, action=action.size, differences=differences, close_ups=close_ups)
+    sizes = Sizes(
+        observation=size,
+        action=action.size,
+        differences=tuple(_taken(config, fields, difference) for difference in config.differences),
+        close_ups=tuple(_taken(config, fields, close_up) for close_up in config.close_ups),
+    )
     learner = sac_learner(sac, sizes, config.seed)
     seen = np.concatenate([episode.observation for episode in steps])
     learner.networks.features.fit(torch.from_numpy(seen.min(axis=0)), torch.from_numpy(seen.max(axis=0)))
@@ -173,6 +165,12 @@ def save_learned(folder: Path, config: CorrectConfig, learner: Any, store: Episo
         model=LearnedActorConfig(observation_fields=seen, card=card),
     )
     save_actor(folder, policy, Parameters(version, card, arrays))
+
+
+def _taken(config: CorrectConfig, fields: dict[str, FieldSpec], shown: Difference) -> tuple[int, int, int, float]:
+    begin = _begin(config, fields, shown.field, shown.entries)
+    other = -1 if shown.other is None else _begin(config, fields, shown.other, shown.entries)
+    return begin, other, shown.entries, shown.scale
 
 
 def _begin(config: CorrectConfig, fields: dict[str, FieldSpec], name: str, entries: int) -> int:

@@ -233,12 +233,10 @@ def shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
     features = size + sum(count for _, _, count, _ in (*card.differences, *card.close_ups))
     continuous = card.action - (card.hand is not None)
     outputs = continuous * (1 if card.fixed_log_std is not None else 2)
-    for begin, other, count, scale in card.differences:
-        if min(begin, other, count) < 0 or max(begin, other) + count > size or not scale:
-            raise HandoffError(f"card: difference {(begin, other, count, scale)} of {size} entries cannot be taken.")
-    for begin, other, count, scale in card.close_ups:
-        if min(begin, other + 1, count) < 0 or max(begin, other) + count > size or not scale:
-            raise HandoffError(f"card: close-up {(begin, other, count, scale)} of {size} entries cannot be taken.")
+    for name, taken in (("difference", card.differences), ("close-up", card.close_ups)):
+        for begin, other, count, scale in taken:
+            if min(begin, other + 1, count) < 0 or max(begin, other) + count > size or not scale:
+                raise HandoffError(f"card: {name} {(begin, other, count, scale)} of {size} entries cannot be taken.")
     found: dict[str, tuple[int, ...]] = {"centre": (size,), "half_range": (size,)}
     for name, mlp, last in (("actor", card.actor, outputs), ("hand", card.hand, 3)):
         if mlp is None:

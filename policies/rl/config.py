@@ -125,11 +125,12 @@ class Sizes:
     action: int
     """A, entries of an action, the hand's among them; for chunks entries of all actions of a chunk."""
     differences: tuple[tuple[int, int, int, float], ...] = ()
-    """(begin, other, count, scale): entries `begin..begin+count` minus `other..other+count`, divided by `scale`, are
-    shown to the networks beside the vector: where the hand is, seen from the cube, must not have to be learned."""
+    """(begin, other, count, scale): entries `begin..begin+count` minus `other..other+count`, or the entries alone where
+    `other` is -1, divided by `scale`, are shown to the networks beside the vector: where the hand is, seen from the
+    cube, must not have to be learned."""
     close_ups: tuple[tuple[int, int, int, float], ...] = ()
-    """(begin, other, count, scale): likewise, or the entries alone where `other` is -1, but through tanh: half a
-    millimetre beside a peg's hole is shown large, and what is far stays bounded."""
+    """(begin, other, count, scale): likewise, but through tanh: half a millimetre beside a peg's hole is shown large,
+    and what is far stays bounded."""
     pictures: tuple[tuple[str, int, int], ...] = ()
     """(name, height, width) of every camera."""
 

@@ -52,13 +52,14 @@ Taken = tuple[tuple[int, int, int, float], ...]
 def shown_features(vector_BO: Tensor, normalised_BO: Tensor, differences: Taken, close_ups: Taken) -> Tensor:
     """(B, F): the normalised vector, then differences and close-ups of the vector in physical units."""
     parts = [normalised_BO]
-    for begin, other, count, scale in differences:
-        parts.append((vector_BO[:, begin : begin + count] - vector_BO[:, other : other + count]) / scale)
-    for begin, other, count, scale in close_ups:
-        near_BC = vector_BO[:, begin : begin + count]
-        near_BC = near_BC if other < 0 else near_BC - vector_BO[:, other : other + count]
-        parts.append(torch.tanh(near_BC / scale))
+    parts += [_scaled(vector_BO, *difference) for difference in differences]
+    parts += [torch.tanh(_scaled(vector_BO, *close_up)) for close_up in close_ups]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _scaled(vector_BO: Tensor, begin: int, other: int, count: int, scale: float) -> Tensor:
+    part_BC = vector_BO[:, begin : begin + count]
+    return (part_BC if other < 0 else part_BC - vector_BO[:, other : other + count]) / scale
 
 
 class EnsembleMlp(nn.Module):

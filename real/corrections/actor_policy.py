@@ -42,15 +42,14 @@ class ActorPolicy:
 
     def _features(self, vector_NO: np.ndarray) -> np.ndarray:
         parts = [(vector_NO - self._arrays["centre"]) / self._arrays["half_range"]]
-        for begin, other, count, scale in self.card.differences:
-            parts.append(
-                (vector_NO[:, begin : begin + count] - vector_NO[:, other : other + count]) / np.float32(scale)
-            )
-        for begin, other, count, scale in self.card.close_ups:
-            near_NC = vector_NO[:, begin : begin + count]
-            near_NC = near_NC if other < 0 else near_NC - vector_NO[:, other : other + count]
-            parts.append(np.tanh(near_NC / np.float32(scale)))
+        parts += [_scaled(vector_NO, *difference) for difference in self.card.differences]
+        parts += [np.tanh(_scaled(vector_NO, *close_up)) for close_up in self.card.close_ups]
         return np.concatenate(parts, axis=1)
+
+
+def _scaled(vector_NO: np.ndarray, begin: int, other: int, count: int, scale: float) -> np.ndarray:
+    part_NC = vector_NO[:, begin : begin + count]
+    return (part_NC if other < 0 else part_NC - vector_NO[:, other : other + count]) / np.float32(scale)
 
 
 def _forward(hidden: np.ndarray, card: MlpCard, arrays: dict[str, np.ndarray], name: str) -> np.ndarray:

@@ -93,6 +93,19 @@ TASK = Task(
             lambda v: quarter_turns(v, "cube"),
         ),
         "goal": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="where to hold it"), lambda v: v.goal),
+        # What the task looks like from the hand, wherever on the table it is.
+        "hand_turn": Observed(
+            FieldSpec(shape=(3,), unit="rad", frame="base", about="rotation vector of the hand"),
+            lambda v: v.grasp_pose[:, 3:],
+        ),
+        "cube_offset": Observed(
+            FieldSpec(shape=(3,), unit="m", frame="base", about="from the grasp point to the cube's centre"),
+            lambda v: v.position("cube") - v.grasp_position,
+        ),
+        "goal_offset": Observed(
+            FieldSpec(shape=(3,), unit="m", frame="base", about="from the cube's centre to the goal"),
+            lambda v: v.goal - v.position("cube"),
+        ),
     },
     rewards={
         "reach": Reward(0.25, lambda v: near(_to_cube(v), 0.1)),

@@ -160,6 +160,20 @@ def test_a_misspelt_or_repeated_key_is_refused(overrides: list[str], message: st
         compose_hil("reach", overrides)
 
 
+def test_sessions_of_two_seeds_share_no_start_and_no_chance() -> None:
+    first, second = (hil_stages("reach", compose_hil("reach", [f"seed={seed}"])) for seed in (0, 1))
+    settings = {stage.name: (stage.config, other.config) for stage, other in zip(first, second, strict=True)}
+    for name in ("demonstrations", "classifier", "rollouts"):
+        assert settings[name][1].first_seed == settings[name][0].first_seed + 1_000_000
+    for name in ("clone", "pretrain", "distil"):
+        assert settings[name][1].training.seed == settings[name][0].training.seed + 1
+    assert settings["train"][1].seed == 1
+    assert settings["train"][1].actor.seed == 1
+    assert settings["evaluate"][1] == settings["evaluate"][0], "both are judged on the same starts"
+    with pytest.raises(HandoffError, match="seed is -1"):
+        hil_stages("reach", compose_hil("reach", ["seed=-1"]))
+
+
 def test_an_unknown_task_is_refused_with_the_nearest() -> None:
     with pytest.raises(HandoffError, match="did you mean 'pick_cube'"):
         compose_hil("pick_cubes")
