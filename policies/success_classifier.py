@@ -99,11 +99,13 @@ class SuccessClassifier(nn.Module):
             self.reductions[name] = _reduction(_width(encoder, height, width), config.picture_width)
         width = len(self.pictures) * config.picture_width
         self.differences = _checked_differences(config.differences, {n: observation[n] for n in self.vectors})
+        self.close_ups = _checked_close_ups(config.close_ups, self.vectors)
         if self.vectors:
             hidden = {name for pair in config.differences for name in pair if config.differences_only}
             self.shown = [name for name in self.vectors if name not in hidden]
             size = sum(prod(observation[name].shape) for name in self.shown)
             size += sum(count for _, _, count in self.differences)
+            size += sum(prod(observation[name].shape) for name, _ in self.close_ups)
             self.normalize = StandardNormalizer((size,))
             self.reduce_vectors = _reduction(size, config.vector_width)
             width += config.vector_width
@@ -118,7 +120,8 @@ class SuccessClassifier(nn.Module):
         if self.vectors:
             flat = {name: fields[name].reshape(len(fields[name]), -1) for name in self.vectors}
             apart = [flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences]
-            self.normalize.fit(np.concatenate([*(flat[name] for name in self.shown), *apart], axis=1))
+            near = [np.tanh(flat[name] / scale) for name, scale in self.close_ups]
+            self.normalize.fit(np.concatenate([*(flat[name] for name in self.shown), *apart, *near], axis=1))
 
     def train(self, mode: bool = True) -> SuccessClassifier:
         """Training or evaluation mode; frozen encoders stay in the latter, or their batch statistics would drift."""
@@ -137,7 +140,8 @@ class SuccessClassifier(nn.Module):
         if self.vectors:
             flat = {name: fields[name].flatten(1) for name in self.vectors}
             apart = [flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences]
-            shown = torch.cat([*(flat[name] for name in self.shown), *apart], dim=1)
+            near = [torch.tanh(flat[name] / scale) for name, scale in self.close_ups]
+            shown = torch.cat([*(flat[name] for name in self.shown), *apart, *near], dim=1)
             parts.append(self.reduce_vectors(self.normalize(shown)))
         return self.head(torch.cat(parts, dim=1))[:, 0]
 
@@ -301,6 +305,16 @@ def _checked_differences(
             )
         found.append((first, second, min(prod(vectors[first].shape), prod(vectors[second].shape))))
     return found
+
+
+def _checked_close_ups(close_ups: tuple[tuple[str, float], ...], vectors: list[str]) -> tuple[tuple[str, float], ...]:
+    for name, scale in close_ups:
+        if name not in vectors or not scale > 0.0:
+            raise HandoffError(
+                f"success classifier: no close-up of '{name}' at scale {scale}, its vectors are {sorted(vectors)} and "
+                "scales are above 0."
+            )
+    return close_ups
 
 
 def _reduction(before: int, after: int) -> nn.Module:

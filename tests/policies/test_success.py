@@ -363,3 +363,20 @@ def test_a_difference_of_unknown_vectors_is_refused():
         SuccessClassifier(
             {"hand": FieldSpec(shape=(2,))}, ClassifierConfig(fields=("hand",), differences=(("hand", "goal"),))
         )
+
+
+def test_a_classifier_is_shown_close_ups_through_tanh_behind_the_rest():
+    specs = {"hand": FieldSpec(shape=(2,)), "goal": FieldSpec(shape=(2,))}
+    config = ClassifierConfig(fields=tuple(specs), differences=(("hand", "goal"),), close_ups=(("goal", 0.5),))
+    classifier = SuccessClassifier(specs, config)
+    fields = {"hand": np.zeros((2, 2)), "goal": np.array([[0.5, 100.0], [-0.5, 100.0]])}
+    classifier.fit(fields)
+    shown = classifier.normalize.centre.tolist()
+    assert shown == pytest.approx([0.0, 0.0, 0.0, 100.0, 0.0, -100.0, 0.0, 1.0])
+    assert classifier(to_tensors(fields, torch.device("cpu"))).shape == (2,)
+
+
+@pytest.mark.parametrize("close_up", [("cube", 0.1), ("hand", 0.0)])
+def test_an_impossible_close_up_is_refused(close_up: tuple[str, float]):
+    with pytest.raises(HandoffError, match="no close-up"):
+        SuccessClassifier({"hand": FieldSpec(shape=(2,))}, ClassifierConfig(fields=("hand",), close_ups=(close_up,)))
