@@ -47,7 +47,7 @@ class ClassifierConfig:
     """Whether vectors that a difference is taken of are shown through it alone: from successes at twenty places the
     network learns the places."""
     close_ups: tuple[tuple[str, float], ...] = ()
-    """(vector, scale): a vector among `fields` is shown through tanh(vector / scale) as well: two centimetres are little
+    """(vector, scale): a vector among `fields` is also shown through tanh(vector / scale): two centimetres are little
     of a vector that spans a table, but may be all that success is about."""
     label_field: str = "reward"
     """Above 1/2 where the task is solved, such as a sparse reward or a person's key."""
