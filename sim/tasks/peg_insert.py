@@ -220,6 +220,10 @@ TASK = Task(
             FieldSpec(shape=(1,), unit="rad", about="turn that squares the peg to the hole"),
             lambda v: _turn(v)[:, None],
         ),
+        "lean": Observed(
+            FieldSpec(shape=(2,), unit="1", frame="base", about="x and y of the peg's axis: sines of how far it leans"),
+            lambda v: _axis(v)[:, :2],
+        ),
     },
     rewards={
         "align": Reward(0.25, lambda v: near(_to_axis(v), 0.05)),

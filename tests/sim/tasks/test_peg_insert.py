@@ -162,3 +162,10 @@ def test_the_dense_reward_rises_along_the_experts_way() -> None:
         assert (np.diff(lived) < -1e-3).mean() < 0.1
         middle = lived[len(lived) // 2]
         assert lived[0] < middle < lived[-1] - 0.3
+
+
+def test_the_lean_is_the_sine_of_the_tilt_along_the_base_axes(engine: MujocoEngine) -> None:
+    for tilt in (0.0, 0.2, -0.4):
+        put(engine, np.array([0.0, 0.0, 0.1]), tilt)
+        lean = TASK.observations["lean"].read(engine.view)[0]
+        np.testing.assert_allclose(lean, np.sin(tilt) * X_OF_SOCKET[:2], atol=1e-9)

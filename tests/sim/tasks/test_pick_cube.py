@@ -82,3 +82,12 @@ def test_the_expert_takes_over_after_random_actions() -> None:
     for _ in range(110):
         solved |= worlds.step(engine.expert_action()).info["success"]
     assert solved.sum() >= 19
+
+
+def test_what_the_hand_sees_is_the_same_wherever_the_task_lies(engine: MujocoEngine) -> None:
+    fields, apart = TASK.observations, np.array([0.01, -0.02, -0.03])
+    hand, goal = engine.view.grasp_position[0], engine.view.goal[0]
+    put_cube(engine, hand + apart)
+    np.testing.assert_allclose(fields["cube_offset"].read(engine.view)[0], apart, atol=1e-9)
+    np.testing.assert_allclose(fields["goal_offset"].read(engine.view)[0], goal - hand - apart, atol=1e-9)
+    np.testing.assert_allclose(fields["hand_turn"].read(engine.view), engine.view.grasp_pose[:, 3:])
