@@ -6,9 +6,10 @@ warm-up loses at least 30 points of success within its first 2,000 steps; (2) wi
 which is Cal-QL without calibration, values the data's actions far below the returns that the data got. (1) is the
 negative control of (2), and Cal-QL's own values, nearer to the returns, that of (3).
 
-Reduced: 2,000 offline updates instead of 20,000, at learning rates of 1e-3; two actions of each kind instead of ten;
+Reduced: 5,000 offline updates instead of 20,000, at learning rates of 1e-3; two actions of each kind instead of ten;
 4 critics of 64 units; a warm-up of 1,000 steps, for episodes have about 30 steps here and not 1,000; 2,000 steps with
-updates. Rewards are scaled by 10, as for AntMaze [C].
+updates. Rewards are 10 r - 5, as for AntMaze [C]: times 10 alone, a step is worth less than the entropy, and online
+learning forgets all with a warm-up as without.
 """
 
 from dataclasses import replace
@@ -32,10 +33,10 @@ from tests.beds.race import better, race
 
 pytestmark = pytest.mark.slow
 
-DATA, OFFLINE, WARM_UP, ONLINE = 50_000, 2000, 1000, 2000
+DATA, OFFLINE, WARM_UP, ONLINE = 50_000, 5000, 1000, 2000
 EVERY, EPISODES = 250, 100
 """Steps between evaluations, and episodes of each."""
-SCALE, DISCOUNT, SKILL, TREMBLE, BATCH = 10.0, 0.97, 0.4, 0.3, 128
+SCALE, BIAS, DISCOUNT, SKILL, TREMBLE, BATCH = 10.0, -5.0, 0.97, 0.4, 0.3, 128
 SIZES = Sizes(observation=2, action=2)
 SAC = replace(
     wsrl_sac(hidden=(64, 64)),
@@ -62,7 +63,7 @@ def mixed(seed: int) -> Replay:
 
 
 def scaled(steps: Steps) -> Steps:
-    return steps._replace(reward=SCALE * steps.reward)
+    return steps._replace(reward=SCALE * steps.reward + BIAS)
 
 
 def pretrained(seed: int, replay: Replay, calibrated: bool) -> CalQl:
@@ -76,7 +77,7 @@ def pretrained(seed: int, replay: Replay, calibrated: bool) -> CalQl:
 
 @torch.no_grad()
 def pessimism(seed: int, calibrated: bool) -> float:
-    """By how much the data's returns exceed the values of their actions, as a share of the returns."""
+    """By how much the data's returns exceed the values of their actions, as a share of the returns' size."""
     replay = mixed(seed)
     learner = pretrained(seed, replay, calibrated)
     rows = replay.sample(4096, np.random.default_rng([seed, 7]))
@@ -84,7 +85,7 @@ def pessimism(seed: int, calibrated: bool) -> float:
     known = torch.isfinite(returns)
     inputs = torch.cat([learner.features(rows.seen), rows.action_BA], dim=1)
     values = learner.networks.critic(inputs)[..., 0].mean(dim=0)
-    return float((returns[known] - values[known]).mean() / returns[known].mean())
+    return float((returns[known] - values[known]).mean() / returns[known].abs().mean())
 
 
 def dip(seed: int, warm_up: int) -> float:
