@@ -103,9 +103,10 @@ class ClassifyConfig:
     """States of success from demonstrations, at least [C]."""
     linger: int = 10
     """Control periods that an episode goes on after its first success: states of success are what is short."""
-    policy_episodes: int = 45
-    """A third of a policy cloned from the demonstrations, a third of the clone with corrections, a third of chance.
-    They give the hard negatives, and the held-out states on which the classifier is judged."""
+    policy_episodes: int = 60
+    """A quarter each of a policy cloned from the demonstrations, of the clone with corrections, of chance, and of the
+    expert who leaves success and returns. They give the hard negatives, and the held-out states on which the classifier
+    is judged."""
     first_seed: int = 20_000
     train: TrainSuccessConfig = field(
         default_factory=lambda: TrainSuccessConfig(

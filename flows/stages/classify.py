@@ -16,14 +16,18 @@ from robots.types import Observation, Progress
 if TYPE_CHECKING:
     from flows.hil_rounds import Ended, Round
     from robots.episodes.store import EpisodeStore, EpisodeWriter
+    from sim.mujoco import MujocoEngine
 
 MOST_EPISODES = 500
 """Demonstrations for states of success, after which it is given up."""
 COMMIT_BYTES = 2**18
 """Of episodes that are committed together: some dozen, which are soon made again."""
-SOURCES = ("policy", "corrected", "random")
+SOURCES = ("policy", "corrected", "random", "leaving")
 """Who acts in a policy's episodes, in turns: a clone of the demonstrations, the clone with a simulated person who
-corrects it, and chance."""
+corrects it, chance, and the scripted expert, who leaves what they have solved and returns, again and again. Without the
+last the learned policy finds the sides from which hardly a state beside success was seen, and stops there."""
+LEAVES = 4
+"""Control periods of leaving, and as many of returning."""
 
 
 def run(config: ClassifyConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
@@ -74,13 +78,14 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
                 "policy": SimulatedOperator(engine, OperatorConfig(policy="never")),
                 "corrected": SimulatedOperator(engine, config.operator.simulated),
             }
-            policy, chance = _policy(clone, config), _random(env.action_spec)
+            policy, ways = _policy(clone, config), {"random": _random(env.action_spec), "leaving": _leaving(engine)}
             with made.writer(COMMIT_BYTES) as writer:
                 for number in range(made.num_episodes, config.policy_episodes):
                     source = SOURCES[number % len(SOURCES)]
                     seed = config.first_seed + MOST_EPISODES + number
-                    propose = chance(seed) if source == "random" else policy
-                    session = Round(env, people.get(source, people["policy"]), propose, linger=config.linger)
+                    propose = ways[source](seed) if source in ways else policy
+                    linger = env.max_steps if source == "leaving" else config.linger
+                    session = Round(env, people.get(source, people["policy"]), propose, linger=linger)
                     _record(session, made, writer, seed, source)
                     progress(number + 1, config.policy_episodes, "episodes of a policy")
             return {
@@ -166,6 +171,32 @@ def _random(spec: Any) -> Callable[[int], Callable[[Observation], np.ndarray]]:
             way = rng.uniform(low, high) if step % 8 == 0 else way
             step += 1
             return way[None]
+
+        return propose
+
+    return seeded
+
+
+def _leaving(engine: MujocoEngine) -> Callable[[int], Callable[[Observation], np.ndarray]]:
+    """For every seed the expert, who after the first success goes some random way for a while, then back."""
+    spec = engine.action_spec
+    half = 0.5 * (np.array(spec.high) - np.array(spec.low))
+    arm = np.array([name != "gripper" for name in spec.names])
+
+    def seeded(seed: int) -> Callable[[Observation], np.ndarray]:
+        rng, solved, step, way = np.random.default_rng([seed, 6]), False, 0, half
+
+        def propose(observation: Observation) -> np.ndarray:
+            nonlocal solved, step, way
+            action = engine.expert_action()
+            solved = solved or bool(engine.task.success(engine.view)[0])
+            if not solved:
+                return action
+            if step % (2 * LEAVES) == 0:
+                way = half * rng.uniform(-1.0, 1.0, spec.size) * rng.uniform(0.05, 0.5)
+            leaves = step % (2 * LEAVES) < LEAVES
+            step += 1
+            return np.where(arm & leaves, way, action)
 
         return propose
 
