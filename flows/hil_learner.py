@@ -76,12 +76,16 @@ def learn(
         ready=lambda port: parent.send(("ready", port)),
     )
     if not stop(counters):
-        raise HandoffError(
-            f"learner: ended by a signal after {counters.steps} of {config.steps} steps; all it has is saved. Run the "
-            "same command to go on."
-        )
+        raise _ended_early(config, counters.steps)
     save_learned(folder, config, learner, store, counters.updates)
     parent.send(("counters", counters._asdict()))
+
+
+def _ended_early(config: CorrectConfig, steps: int) -> HandoffError:
+    return HandoffError(
+        f"learner: ended by a signal after {steps} of {config.steps} steps; all it has is saved. Run the same command "
+        "to go on."
+    )
 
 
 def new_learner(
