@@ -105,8 +105,8 @@ class ClassifyConfig:
     """Control periods that an episode goes on after its first success: states of success are what is short."""
     policy_episodes: int = 60
     """A quarter each of a policy cloned from the demonstrations, of the clone with corrections, of chance, and of the
-    expert who leaves success and returns. They give the hard negatives, and the held-out states on which the classifier
-    is judged."""
+    expert who leaves success, waits and returns. They give the hard negatives, and the held-out states on which the
+    classifier is judged."""
     first_seed: int = 20_000
     train: TrainSuccessConfig = field(
         default_factory=lambda: TrainSuccessConfig(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,13 @@ COMMIT_BYTES = 2**18
 """Of episodes that are committed together: some dozen, which are soon made again."""
 SOURCES = ("policy", "corrected", "random", "leaving")
 """Who acts in a policy's episodes, in turns: a clone of the demonstrations, the clone with a simulated person who
-corrects it, chance, and the scripted expert, who leaves what they have solved and returns, again and again. Without the
-last the learned policy finds the sides from which hardly a state beside success was seen, and stops there."""
+corrects it, chance, and the scripted expert, who leaves what they have solved, waits beside it and returns, again and
+again. Without the last the learned policy finds the sides from which hardly a state beside success was seen, and stops
+there; without the waiting whatever stands still is taken for a success."""
 LEAVES = 4
-"""Control periods of leaving, and as many of returning."""
+"""Control periods of leaving, as many of standing still there, and as many of returning."""
+ROUNDS = 10
+"""Of leaving, standing still and returning in an episode."""
 
 
 def run(config: ClassifyConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
@@ -62,7 +66,9 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
     from sim.operator import OperatorConfig, SimulatedOperator
 
     env, engine = make_session_worlds(config.world, on_end="freeze", endless=True)
-    with closing(env):
+    longer = replace(config.world, max_steps=env.max_steps + 3 * LEAVES * ROUNDS)
+    around, solver = make_session_worlds(longer, on_end="freeze", endless=True)
+    with closing(env), closing(around):
         schema = corrections_schema(config.world.task, env.rate_hz, env.observation_spec, env.action_spec)
         with (
             open_corrections(out / "solved.zarr", schema) as solved,
@@ -78,14 +84,14 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
                 "policy": SimulatedOperator(engine, OperatorConfig(policy="never")),
                 "corrected": SimulatedOperator(engine, config.operator.simulated),
             }
-            policy, ways = _policy(clone, config), {"random": _random(env.action_spec), "leaving": _leaving(engine)}
+            policy, ways = _policy(clone, config), {"random": _random(env.action_spec), "leaving": _leaving(solver)}
             with made.writer(COMMIT_BYTES) as writer:
                 for number in range(made.num_episodes, config.policy_episodes):
                     source = SOURCES[number % len(SOURCES)]
                     seed = config.first_seed + MOST_EPISODES + number
                     propose = ways[source](seed) if source in ways else policy
-                    linger = env.max_steps if source == "leaving" else config.linger
-                    session = Round(env, people.get(source, people["policy"]), propose, linger=linger)
+                    worlds, linger = (around, around.max_steps) if source == "leaving" else (env, config.linger)
+                    session = Round(worlds, people.get(source, people["policy"]), propose, linger=linger)
                     _record(session, made, writer, seed, source)
                     progress(number + 1, config.policy_episodes, "episodes of a policy")
             return {
@@ -178,7 +184,7 @@ def _random(spec: Any) -> Callable[[int], Callable[[Observation], np.ndarray]]:
 
 
 def _leaving(engine: MujocoEngine) -> Callable[[int], Callable[[Observation], np.ndarray]]:
-    """For every seed the expert, who after the first success goes some random way for a while, then back."""
+    """For every seed the expert, who after the first success goes some random way, waits there, and returns."""
     spec = engine.action_spec
     half = 0.5 * (np.array(spec.high) - np.array(spec.low))
     arm = np.array([name != "gripper" for name in spec.names])
@@ -192,11 +198,11 @@ def _leaving(engine: MujocoEngine) -> Callable[[int], Callable[[Observation], np
             solved = solved or bool(engine.task.success(engine.view)[0])
             if not solved:
                 return action
-            if step % (2 * LEAVES) == 0:
+            phase, within = divmod(step % (3 * LEAVES), LEAVES)
+            if phase == within == 0:
                 way = half * rng.uniform(-1.0, 1.0, spec.size) * rng.uniform(0.05, 0.5)
-            leaves = step % (2 * LEAVES) < LEAVES
             step += 1
-            return np.where(arm & leaves, way, action)
+            return np.where(arm & (phase < 2), way if phase == 0 else 0.0, action)
 
         return propose
 

@@ -98,6 +98,10 @@ TASK = Task(
             FieldSpec(shape=(3,), unit="rad", frame="base", about="rotation vector of the hand"),
             lambda v: v.grasp_pose[:, 3:],
         ),
+        "hand_velocity": Observed(
+            FieldSpec(shape=(3,), unit="m/s", frame="base", about="linear velocity of the grasp point"),
+            lambda v: v.grasp_velocity[:, :3],
+        ),
         "cube_offset": Observed(
             FieldSpec(shape=(3,), unit="m", frame="base", about="from the grasp point to the cube's centre"),
             lambda v: v.position("cube") - v.grasp_position,

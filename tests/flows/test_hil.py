@@ -15,6 +15,7 @@ from flows.artifact import Artifact, seal
 from flows.hil import hil_stages
 from flows.hil_compose import compose_hil
 from flows.stage import run_stage
+from flows.stages.classify import LEAVES, ROUNDS
 from policies.config import PolicyCard
 from policies.learned_actor import save_actor
 from policies.policy_config import LearnedActorConfig
@@ -72,6 +73,15 @@ def test_the_classifier_is_judged_on_held_out_states_of_a_policy(summary: dict[s
     assert figures["false_positives_n"] > 0
     assert figures["false_episodes_n"] == 4, "of 12 episodes of a policy 30 % are kept for the judgement"
     assert "recall_n" in figures
+
+
+def test_an_expert_has_time_to_leave_success_again_and_again(session: Path) -> None:
+    store = EpisodeStore.open(session / "classifier" / "policy.zarr")
+    left = [e for e in range(store.num_episodes) if store.metadata(e)["source"] == "leaving"]
+    assert len(left) == 3
+    for episode in left:
+        solved = store.read(episode, "policy", ["reward"])["reward"].ravel() > 0.5
+        assert len(solved) >= np.argmax(solved) + 3 * LEAVES * ROUNDS
 
 
 def test_every_episode_tells_both_actions_and_who_acted(session: Path) -> None:

@@ -91,3 +91,5 @@ def test_what_the_hand_sees_is_the_same_wherever_the_task_lies(engine: MujocoEng
     np.testing.assert_allclose(fields["cube_offset"].read(engine.view)[0], apart, atol=1e-9)
     np.testing.assert_allclose(fields["goal_offset"].read(engine.view)[0], goal - hand - apart, atol=1e-9)
     np.testing.assert_allclose(fields["hand_turn"].read(engine.view), engine.view.grasp_pose[:, 3:])
+    velocity = fields["hand_velocity"].read(engine.view)
+    np.testing.assert_allclose(velocity, engine.view.grasp_velocity[:, :3])
