@@ -115,8 +115,7 @@ class ClassifyConfig:
             ),
             training=TrainingConfig(steps=1500, learning_rate=1e-3),
             precision=0.9,
-            lowest_threshold=0.8,
-            success_share=0.05,
+            lowest_threshold=0.9,
         )
     )
 

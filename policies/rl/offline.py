@@ -62,12 +62,15 @@ def learn_offline(
     """
     if not len(replay):
         raise HandoffError("offline: the replay is empty, nothing can be learned. Were no episodes appended?")
-    cumulative = None if probability is None else _cumulative(probability, len(replay))
+    whole = replay.drawable()
+    if not len(whole):
+        raise HandoffError(f"offline: {len(replay)} steps are stored, no chunk of which is whole.")
+    cumulative = None if probability is None else _cumulative(probability, len(replay), whole)
     metrics: dict[str, Any] = {}
     for update in range(start, config.updates):
         draw = np.random.default_rng([seed, 3, update])
-        slots = [_slots(cumulative, len(replay), config.batch_size, draw) for _ in range(config.minibatches)]
-        metrics = learner.update([replay.transitions(slot_B) for slot_B in slots])
+        drawn = [_drawn(cumulative, len(whole), config.batch_size, draw) for _ in range(config.minibatches)]
+        metrics = learner.update([replay.transitions(whole[drawn_B]) for drawn_B in drawn])
         progress(update + 1, config.updates)
         watch(update + 1, metrics)
     return metrics
@@ -85,13 +88,13 @@ def fit_features(features: Features, replay: Replay) -> None:
     features.fit(torch.from_numpy(seen.min(axis=0)), torch.from_numpy(seen.max(axis=0)))
 
 
-def _slots(cumulative: np.ndarray | None, stored: int, size: int, draw: np.random.Generator) -> np.ndarray:
+def _drawn(cumulative: np.ndarray | None, whole: int, size: int, draw: np.random.Generator) -> np.ndarray:
     if cumulative is None:
-        return draw.integers(stored, size=size)
+        return draw.integers(whole, size=size)
     return np.searchsorted(cumulative, draw.random(size), side="right")
 
 
-def _cumulative(probability: np.ndarray, stored: int) -> np.ndarray:
+def _cumulative(probability: np.ndarray, stored: int, whole: np.ndarray) -> np.ndarray:
     values = np.asarray(probability, np.float64)
     if values.shape != (stored,) or (values < 0.0).any() or not np.isclose(values.sum(), 1.0):
         raise HandoffError(
@@ -99,5 +102,7 @@ def _cumulative(probability: np.ndarray, stored: int) -> np.ndarray:
             "numbers from 0 on with sum 1. Was the weighting made for another replay?"
         )
     # Divided by its own end, it leaves no number in [0, 1) beyond the last slot.
-    cumulative = np.cumsum(values)
+    cumulative = np.cumsum(values[whole])
+    if cumulative[-1] <= 0.0:
+        raise HandoffError("offline: all probability lies on steps whose chunk is not whole, so nothing can be drawn.")
     return cumulative / cumulative[-1]

@@ -19,19 +19,19 @@ import numpy as np
 import pytest
 
 from tests.beds.race import better, race
-from tests.policies.rl.offline_arms import IQL, largest_value, maze_success
+from tests.policies.rl.offline_arms import MAZE_IQL, largest_value, maze_success
 
 pytestmark = pytest.mark.slow
 
-CHI2 = replace(IQL, value="chi2", temperature=0.1, huber=20.0)
-TV = replace(IQL, value="tv", huber=20.0)
+CHI2 = replace(MAZE_IQL, value="chi2", temperature=0.1, huber=20.0)
+TV = replace(MAZE_IQL, value="tv", huber=20.0)
 BOUND = 2.0
 
 
 def test_fdvl_solves_what_iql_solves():
     scores = race(
         {
-            "iql": partial(maze_success, config=IQL),
+            "iql": partial(maze_success, config=MAZE_IQL),
             "chi2": partial(maze_success, config=CHI2),
             "tv": partial(maze_success, config=TV),
         }
@@ -47,7 +47,7 @@ def sizes() -> dict[str, list[float]]:
         {
             "chi2": partial(largest_value, config=CHI2),
             "tv": partial(largest_value, config=TV),
-            "xql": partial(largest_value, config=replace(IQL, value="gumbel", temperature=0.1)),
+            "xql": partial(largest_value, config=replace(MAZE_IQL, value="gumbel", temperature=0.1)),
         }
     )
 

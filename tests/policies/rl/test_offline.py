@@ -37,14 +37,14 @@ class Listener:
         assert not state
 
 
-def stored(rows: int) -> Replay:
+def stored(rows: int, horizon: int = 1, ended: bool = True) -> Replay:
     """One episode whose observations are (0, 10), (1, 11) and so on."""
     number = np.arange(rows)
     seen = np.stack([number, number + 10.0], axis=1)
-    ended = number == rows - 1
-    replay = Replay(ReplayConfig(capacity=rows), 2, 1)
+    last = (number == rows - 1) & ended
+    replay = Replay(ReplayConfig(capacity=rows, horizon=horizon), 2, 1)
     replay.append(
-        plain_steps(np.zeros(rows), number, seen, np.zeros((rows, 1)), number, seen + 1.0, ended, np.zeros(rows))
+        plain_steps(np.zeros(rows), number, seen, np.zeros((rows, 1)), number, seen + 1.0, last, np.zeros(rows))
     )
     return replay
 
@@ -87,6 +87,22 @@ def test_without_probabilities_all_steps_are_alike():
     learn_offline(listener, stored(4), OfflineConfig(updates=40, batch_size=250))
     counts = np.bincount(np.concatenate(listener.heard).astype(int), minlength=4) / 10_000
     assert counts == pytest.approx([0.25] * 4, abs=0.02)
+
+
+@pytest.mark.parametrize("probability", [None, np.full(6, 1 / 6)])
+def test_chunks_that_are_not_whole_are_not_drawn(probability: np.ndarray | None):
+    listener = Listener()
+    replay = stored(6, horizon=3, ended=False)
+    learn_offline(listener, replay, OfflineConfig(updates=40, batch_size=50), probability=probability)
+    assert set(np.concatenate(listener.heard)) == {0.0, 1.0, 2.0, 3.0}
+
+
+def test_where_no_chunk_is_whole_learning_is_refused():
+    with pytest.raises(HandoffError, match="no chunk"):
+        learn_offline(Listener(), stored(2, horizon=3, ended=False), OfflineConfig(updates=1))
+    last_two = np.array([0.0, 0.5, 0.5])
+    with pytest.raises(HandoffError, match="not whole"):
+        learn_offline(Listener(), stored(3, 3, ended=False), OfflineConfig(updates=1), probability=last_two)
 
 
 @pytest.mark.parametrize("probability", [None, np.array([0.1, 0.2, 0.3, 0.4])])
