@@ -45,7 +45,7 @@ test: $(READY) $(ENGINES) lint
 
 ## make learn         learning checks with their negative controls (minutes each); ONLY=name runs one
 learn: $(READY)
-	$(BIN)/pytest -m slow $(if $(ONLY),-k $(ONLY)) $(ARGS)
+	$(BIN)/pytest -m slow -s $(if $(ONLY),-k $(ONLY)) $(ARGS)
 
 ## make bench         speeds of the worlds against their limits, one JSON object last
 bench: $(READY)

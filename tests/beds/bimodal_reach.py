@@ -66,13 +66,14 @@ class BimodalReach(Bed):
         return np.linalg.norm(by - self.point, axis=1) + np.linalg.norm(self.goal - by, axis=1)
 
 
-def detours(bed: BimodalReach, seed: int, noise: float = 0.2) -> Act:
+def detours(bed: BimodalReach, seed: int, noise: float = 0.2, straight: float = 0.0) -> Act:
     """Goes round the obstacle, every episode on a side and at a height of its own, drawn uniformly.
 
     Args:
         bed: whose worlds are acted in.
         seed: of sides, heights and noise.
         noise: deviation of the noise that is added to actions of length 1.
+        straight: share of the episodes that go straight on instead, and stay where the obstacle stops them.
     """
     rng = np.random.default_rng([seed, 6])
     episode_N = np.full(bed.num_envs, -1, np.int64)
@@ -80,6 +81,8 @@ def detours(bed: BimodalReach, seed: int, noise: float = 0.2) -> Act:
 
     def act(observation_NO: np.ndarray) -> np.ndarray:
         drawn_N = rng.choice([-1.0, 1.0], bed.num_envs) * rng.uniform(*HEIGHTS, bed.num_envs)
+        if straight:
+            drawn_N[rng.random(bed.num_envs) < straight] = 0.0
         new_N = bed.episode != episode_N
         height_N[new_N], episode_N[:] = drawn_N[new_N], bed.episode
         return _towards(bed.point, bed.goal, height_N) + noise * rng.standard_normal((bed.num_envs, 2))

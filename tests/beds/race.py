@@ -19,10 +19,7 @@ travels to another process, and so does the answer."""
 
 
 def race(arms: Mapping[str, Arm[float]], seeds: Iterable[int] = range(5), processes: int = 2) -> dict[str, list[float]]:
-    """Runs every arm with every seed, as `runs`, for one score each.
-
-    What an arm scored is also printed, a line each, where pytest shows it.
-    """
+    """Runs every arm with every seed, as `runs`, for one score each; prints them once more at the end, an arm a line."""
     scores = {name: [float(score) for score in values] for name, values in runs(arms, seeds, processes).items()}
     for name, values in scores.items():
         sys.stdout.write(f"{name}: {', '.join(f'{value:.3g}' for value in values)}\n")
@@ -30,7 +27,7 @@ def race(arms: Mapping[str, Arm[float]], seeds: Iterable[int] = range(5), proces
 
 
 def runs(arms: Mapping[str, Arm[T]], seeds: Iterable[int] = range(5), processes: int = 2) -> dict[str, list[T]]:
-    """Runs every arm with every seed.
+    """Runs every arm with every seed, and prints each answer, where pytest shows it.
 
     Runs begin seed by seed in the order of `arms`, each process with one torch thread; `processes` = 1 runs in this
     process instead, with the threads it has.
@@ -49,12 +46,12 @@ def runs(arms: Mapping[str, Arm[T]], seeds: Iterable[int] = range(5), processes:
     numbers = list(seeds)
     named = [(name, seed) for seed in numbers for name in arms]
     if processes == 1:
-        results = [_run(name, arms[name], seed) for name, seed in named]
+        results = [_told(name, seed, _run(name, arms[name], seed)) for name, seed in named]
     else:
         with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_one_thread) as pool:
             waiting = [pool.submit(_run, name, arms[name], seed) for name, seed in named]
             try:
-                results = [one.result() for one in waiting]
+                results = [_told(*which, one.result()) for which, one in zip(named, waiting, strict=True)]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -78,6 +75,13 @@ def better(scores: Mapping[str, Sequence[float]], first: str, second: str) -> bo
         raise HandoffError(f"race: no scores of {sorted(missing)}, only of {sorted(scores)}. A misspelt arm?")
     test = AdaStop((first, second), AdaStopConfig(n=len(scores[first]), stages=1, alpha=0.05))
     return any(decision.better == first for decision in test.add({name: scores[name] for name in (first, second)}))
+
+
+def _told(name: str, seed: int, result: T) -> T:
+    """Shows a run's answer as soon as it is its turn; a check takes minutes."""
+    sys.stdout.write(f"{name}, seed {seed}: {result}\n")
+    sys.stdout.flush()
+    return result
 
 
 def _run(name: str, arm: Arm[T], seed: int) -> T:

@@ -39,6 +39,19 @@ def test_detours_arrive_on_both_sides_and_later_than_the_expert():
     assert best < 0.85 * sum(steps.rows for steps in data)
 
 
+def test_the_wanted_share_of_ways_goes_straight_on_and_stays_at_the_obstacle():
+    bed = BimodalReach(20, 0)
+    data = rollouts(bed, detours(bed, 0, straight=0.25), 200)
+    ended = {
+        int(episode): bool(arrived)
+        for steps in data
+        for episode, arrived, late in zip(steps.episode, steps.terminated, steps.truncated, strict=True)
+        if arrived or late
+    }
+    assert len(ended) == 200
+    assert 0.15 < 1.0 - sum(ended.values()) / 200 < 0.35
+
+
 def test_straight_on_the_obstacle_is_in_the_way():
     assert success_rate(BimodalReach(10, 0), lambda seen: np.tile([1.0, 0.0], (len(seen), 1)), 10) == 0.0
 

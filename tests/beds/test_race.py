@@ -56,6 +56,12 @@ def test_runs_of_several_processes_are_elsewhere_with_one_thread_each() -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
+def test_every_answer_is_shown(processes: int, capsys: pytest.CaptureFixture[str]) -> None:
+    race({"ten": partial(scaled, 10.0)}, seeds=(3, 1), processes=processes)
+    assert capsys.readouterr().out.splitlines() == ["ten, seed 3: 30.0", "ten, seed 1: 10.0", "ten: 30, 10"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_failed_run_is_named(processes: int) -> None:
     with pytest.raises(HandoffError, match=r"arm broken failed with seed 4: ValueError: no 4"):
         race({"broken": broken}, seeds=(4,), processes=processes)
