@@ -19,7 +19,7 @@ travels to another process, and so does the answer."""
 
 
 def race(arms: Mapping[str, Arm[float]], seeds: Iterable[int] = range(5), processes: int = 2) -> dict[str, list[float]]:
-    """Runs every arm with every seed, as `runs`, for one score each; prints them once more at the end, an arm a line."""
+    """Runs every arm with every seed, as `runs`, for one score each; prints all once more at the end, an arm a line."""
     scores = {name: [float(score) for score in values] for name, values in runs(arms, seeds, processes).items()}
     for name, values in scores.items():
         sys.stdout.write(f"{name}: {', '.join(f'{value:.3g}' for value in values)}\n")
