@@ -5,6 +5,13 @@ per seed). They show 20 episodes, then watch: where the learner makes no progres
 for four steps [P]. Claims, fixed before any run: after 10,000 steps RLIF succeeds more often than
 HG-DAgger, which imitates the same person's demonstrations and corrections, and at least as often as the person alone.
 Negative control: the same rewards, shuffled in time within each episode, teach less.
+
+Missed so far: with seeds 0 to 2 RLIF has .11, .05 and .06, shuffled 0; with seeds 0 and 1 HG-DAgger .69, the person .70
+and .73. Looked at with seed 100: a person who blames every stalled step at once instead of the fifth in a row, one who
+looks at the way made and not at the action, two and four critic steps per step, returns over three steps,
+demonstrations as half of every batch. None had more than .15 after 4,000 to 6,000 steps. An action that a person
+forestalls is never executed, so it is never punished either, and the fifth step of a stall is the least telling of
+those that could be; the paper's simulated people compare values of actions instead.
 """
 
 from functools import partial
