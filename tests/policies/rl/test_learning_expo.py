@@ -13,9 +13,8 @@ Reduced to fit two cores in five minutes: networks of 64-64, 5 critics for 10, 4
 rate 1e-3 and tau .02 for 3e-4 and .005. Rewards are divided by 10, the discount is .95. Beta is .2 of the paper's .05
 to .7: with greater ones a single edited sample comes close to the best action by itself.
 
-Not shown yet: the five seeds have not been run. With seed 0 the first 1,000 steps gave EXPO -1,174, -848, -1,165 and
--1,087, and the policy's backup -1,223, -1,069, -1,134 and -1,148; with beta .5 EXPO -1,101, -826, -571 and -672, the
-policy's backup -1,142, -1,131, -787 and -224. That decides nothing, and in the last the policy's backup is ahead.
+With seeds 0 to 4 both claims hold; `best of base` is ahead of EXPO (-906 against -949 in the mean), so the edits earn
+nothing here.
 """
 
 from dataclasses import replace

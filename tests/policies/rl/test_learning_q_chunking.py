@@ -9,9 +9,9 @@ Reduced to fit two cores in five minutes: networks of 64-64 for 512x4, best of 8
 64 for 256, a learning rate of 1e-3 and tau .02 for 3e-4 and .005, and an update per two steps. As in the paper an
 offline phase comes first, here of 1,000 updates on the demonstrations.
 
-Not shown yet: the five seeds have not been run. With seed 0 chunks of five have 0.88 after the offline phase, which
-counts as 0 steps here, swing between 0.14 and 1 until 2,500 steps of practice and stay at 0.96 or more from 3,000 to
-4,500, where that run was stopped; single actions have at most 0.18 in the first 5,000.
+Missed: with seeds 0 to 4 chunks of five take 0, 7,500, 3,000, 500 and 1,000 steps (0: the offline phase is enough),
+single actions 6,000, 6,000, 5,000, 4,500 and 4,000. The mean is less than half, as asked, but AdaStop cannot tell them
+apart: with seed 1 the chunks are slower.
 """
 
 from functools import partial
