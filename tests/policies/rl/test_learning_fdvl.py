@@ -9,10 +9,14 @@ chi2's own error is bounded by 2 (2 lambda - 1) / lambda temperatures per step o
 are paid; below a temperature of .1 its slope, as XQL's, grows too steep for the learner.
 
 The bars and the seeds were fixed before any run; sizes and settings were chosen with seed 0 in view. The test of
-values that run away is the third form of it: in two milder ones XQL did not. After 3,000 updates, as many as IQL needs,
-TV and chi2 solved nothing with seeds 1 to 3: their slopes are smaller, and the goal's value had not crossed the maze.
-With 6,000 TV solves it on the seeds that were looked at (1, 2); chi2 with seed 1 not even with 9,000, for its error
-makes the start look as near to the goal as the way ahead.
+values that run away is the third form of it: in two milder ones XQL did not.
+
+Missed so far. Success: after 6,000 updates, with targets that follow by .1 an update, IQL solves 1, 1, 1, 1, 1, TV 1,
+.38, 1, .03, 0 and chi2 1, 0, 1, 0, 0 (after 3,000 TV and chi2 nothing with seeds 1 to 3). TV's slopes are smaller than
+the expectile's, and the goal's value crosses the maze later; chi2's error makes the start look as near to the goal as
+the way ahead, with seed 1 after 9,000 updates too. Values, with targets that follow by .03: TV at most 2.24, 1.6 to 1.9
+with the other seeds, chi2 2.5 to 5.6, XQL 8.4 to 17.4. By .1, chi2's run away further than XQL's (283 to 1,878 against
+93 to 114).
 """
 
 from dataclasses import replace
@@ -22,12 +26,12 @@ import numpy as np
 import pytest
 
 from tests.beds.race import better, race
-from tests.policies.rl.offline_arms import MAZE_IQL, largest_value, maze_success
+from tests.policies.rl.offline_arms import IQL, MAZE_IQL, largest_value, maze_success
 
 pytestmark = pytest.mark.slow
 
-CHI2 = replace(MAZE_IQL, value="chi2", temperature=0.1, huber=20.0)
-TV = replace(MAZE_IQL, value="tv", huber=20.0)
+CHI2 = replace(IQL, value="chi2", temperature=0.1, huber=20.0)
+TV = replace(IQL, value="tv", huber=20.0)
 BOUND = 2.0
 
 
@@ -36,8 +40,8 @@ def successes() -> dict[str, list[float]]:
     return race(
         {
             "iql": partial(maze_success, config=MAZE_IQL, updates=6000),
-            "chi2": partial(maze_success, config=CHI2, updates=6000),
-            "tv": partial(maze_success, config=TV, updates=6000),
+            "chi2": partial(maze_success, config=replace(CHI2, tau=MAZE_IQL.tau), updates=6000),
+            "tv": partial(maze_success, config=replace(TV, tau=MAZE_IQL.tau), updates=6000),
         }
     )
 
@@ -54,7 +58,7 @@ def sizes() -> dict[str, list[float]]:
         {
             "chi2": partial(largest_value, config=CHI2),
             "tv": partial(largest_value, config=TV),
-            "xql": partial(largest_value, config=replace(MAZE_IQL, value="gumbel", temperature=0.1)),
+            "xql": partial(largest_value, config=replace(IQL, value="gumbel", temperature=0.1)),
         }
     )
 
