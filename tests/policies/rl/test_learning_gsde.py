@@ -5,7 +5,8 @@ than -200 on average, and the mean change of the action from one step to the nex
 least two times smaller with gSDE. Negative control: gSDE with a matrix drawn at every step shakes as plain SAC does.
 
 Reduced against what is usual on Pendulum: networks of 64 units, batch 128, 10,000 steps instead of 20,000. With
-6,000 the first of these bars was missed, by SAC: -208, for one seed of five had not learned to swing up (-390).
+6,000 the first of these bars was missed, by SAC: -208, for one seed of five had not learned to swing up (-390). Those
+10,000 have not been run with all seeds yet.
 """
 
 import sys
