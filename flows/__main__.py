@@ -1,14 +1,17 @@
-"""The command line: `handoff run | plan | explain | record | evaluate | compare | serve | hil`."""
+"""The command line: `handoff run | plan | explain | record | evaluate | compare | serve | hil | console`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from robots.errors import HandoffError
+
+OPERATORS = ("simulated", "keyboard", "spacemouse", "console")
+"""Who can correct; as `flows.hil_config.OperatorKind`, which is heavy to import."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,15 +91,32 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--queue", type=int, default=8, help="requests that may wait while one is answered")
     sub.add_argument("--seed", type=int, default=0, help="of the noise of requests that bring none")
     sub.add_argument("--action-interface", help="what the actions of a policy directory mean; an ONNX file says so")
+    _add_people(add)
+    return parser
+
+
+def _add_people(add: Callable[[str, object, str], argparse.ArgumentParser]) -> None:
+    """The commands with a person in the loop."""
     sub = add("hil", _hil, "learn a task with a person's corrections, from demonstrations to a gated policy")
     sub.add_argument("task", help="a file in configs/hil/ without its ending, e.g. pick_cube")
     sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. train.sac.critics=10")
-    sub.add_argument("--operator", choices=("simulated", "keyboard", "spacemouse"), help="who corrects")
+    sub.add_argument("--operator", choices=OPERATORS, help="who corrects")
+    sub.add_argument("--console-port", type=int, default=8700, help="of --operator console; 0 takes a free one")
     sub.add_argument("--person", help="name that is recorded with every episode; default: the login")
     sub.add_argument("--steps", type=int, help="control steps of training")
     sub.add_argument("--seed", type=int, help="of the whole session: demonstrations, chance, weights")
     sub.add_argument("--out", type=Path, help="folder of the session; default: runs/hil/<task>")
-    return parser
+    sub = add("console", _console, "practise on a simulated arm from a browser; episodes are recorded")
+    sub.add_argument("task", nargs="?", default="pick_cube", help="a task on the FR3, e.g. pick_cube")
+    sub.add_argument("--policy", default="still", help="who acts while nobody takes over: still, expert, or a policy")
+    sub.add_argument("--person", help="name that is recorded while nobody has control; default: the login")
+    sub.add_argument("--host", default="127.0.0.1", help="address; others than this machine's own need $HANDOFF_TOKEN")
+    sub.add_argument("--port", type=int, default=8700, help="0 takes a free one")
+    sub.add_argument("--spacemouse", action="store_true", help="a SpaceMouse at this machine moves the arm, too")
+    sub.add_argument(
+        "--episodes", type=int, help="of the store, after which it ends; default: until the person ends it"
+    )
+    sub.add_argument("--out", type=Path, help="folder of the session; default: runs/console/<task>")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -167,6 +187,12 @@ def _serve(options: argparse.Namespace) -> None:
     from flows.serve import serve_command
 
     serve_command(options)
+
+
+def _console(options: argparse.Namespace) -> None:
+    from flows.console import console_command
+
+    console_command(options)
 
 
 def _hil(options: argparse.Namespace) -> None:

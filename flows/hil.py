@@ -45,8 +45,18 @@ def hil_command(options: Namespace) -> None:
     config = compose_hil(options.task, overrides)
     out = options.out or Path("runs") / "hil" / options.task
     console = Console()
-    _tell_bindings(config, console)
-    summary = run_session(options.task, config, out)
+    if config.operator.kind == "console":
+        from flows.console_view import drawn
+        from real.console.process import open_console
+        from real.console.server import ConsoleConfig
+
+        settings = ConsoleConfig(port=options.console_port)
+        with open_console(settings, out / "console") as opened, drawn(config.world, opened):
+            console.print(f"console  {opened.url}", highlight=False, soft_wrap=True)
+            summary = run_session(options.task, config, out)
+    else:
+        _tell_bindings(config, console)
+        summary = run_session(options.task, config, out)
     console.print(f"summary  {summary}\nreport   {summary.with_name('report.html')}", highlight=False, soft_wrap=True)
 
 
@@ -137,7 +147,7 @@ def _run_shown(stage: Stage, outcomes: dict[str, Outcome], out: Path, display: D
 def _tell_bindings(config: HilConfig, console: Any) -> None:
     """Prints what a person can do, before it matters."""
     match config.operator.kind:
-        case "simulated":
+        case "simulated" | "console":
             return
         case "keyboard":
             from real.teleop.keyboard import bindings

@@ -52,6 +52,7 @@ def act(config: CorrectConfig, folder: Path, classifier: Path | None, uri: str, 
 
         def watch(acted: Acted) -> None:
             recorder(acted)
+            operator.told(acted)
             if parent.poll() and parent.recv() == "stop":
                 actor.stop()
             recorder.say(parent, link)
@@ -122,6 +123,22 @@ class _Attended:
 
     def close(self) -> None:
         self._operator.close()
+
+    def told(self, acted: Acted) -> None:
+        """What came of the step, for an operator who wants to know."""
+        from real.console.operator import ConsoleOperator
+
+        if isinstance(self._operator, ConsoleOperator):
+            verdict = acted.verdict
+            self._operator.told(
+                acted.observation,
+                acted.intervention,
+                reward=float(verdict.reward[0]),
+                success=bool(verdict.success[0]),
+                probability=None if verdict.probability is None else float(verdict.probability[0]),
+                label=acted.label,
+                last=bool(acted.last[0]),
+            )
 
 
 class _Recorder:

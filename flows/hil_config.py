@@ -19,11 +19,12 @@ from real.corrections.actor import ActorConfig
 from real.gate import GateConfig
 from real.teleop.keyboard import KeyboardConfig
 from real.teleop.spacemouse import SpaceMouseConfig
+from real.teleop.takeover import TakeoverConfig
 from robots.config import config
 from sim.evaluate import EvaluateConfig
 from sim.operator import OperatorConfig
 
-OperatorKind = Literal["simulated", "keyboard", "spacemouse"]
+OperatorKind = Literal["simulated", "keyboard", "spacemouse", "console"]
 
 
 @config
@@ -76,6 +77,8 @@ class HilOperator:
     0 leaves it whole."""
     keyboard: KeyboardConfig = field(default_factory=KeyboardConfig)
     spacemouse: SpaceMouseConfig = field(default_factory=SpaceMouseConfig)
+    console: TakeoverConfig = field(default_factory=lambda: TakeoverConfig(translation=0.6, rotation=0.6))
+    """What full deflection at the console asks for; where it listens is said to `handoff hil`."""
     speed: float = 1.0
     """Of simulated worlds in front of a person, in units of real time. A simulated person demonstrates as fast as the
     worlds go."""

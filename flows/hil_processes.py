@@ -6,18 +6,16 @@ Each end of a pipe says what the other must know; data go from actor to learner 
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 from flows.isolate import describe
 from robots import errors
 from robots.errors import HandoffError
+from robots.processes import end_with_parent
 
 RESTARTS = 3
 """Times that a side which was killed is started again."""
@@ -103,7 +101,7 @@ class Side:
 
 def work(there: Connection, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     """The process: calls `function(*arguments, there)`; dies with whoever started it."""
-    threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
+    end_with_parent()
     try:
         function(*arguments, there)
         there.send(("done",))
@@ -113,11 +111,3 @@ def work(there: Connection, function: Callable[..., None], arguments: tuple[Any,
         # A parent that is gone is what ended it.
         with suppress(BrokenPipeError):
             there.send(("error", type(error).__name__, describe(error), traceback.format_exc()))
-
-
-def _follow_parent() -> None:
-    """Ends this process once its parent is gone: by a signal, so that a terminal is put right and a learner saves."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)

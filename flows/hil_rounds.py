@@ -63,10 +63,12 @@ class Round:
         observation = env.reset([seed])
         operator.reset([seed])
         steps: list[tuple[Observation, Intervention, Outcome]] = []
-        left, solved = -1, False
+        left, solved, label = -1, False, Label.NONE
         next_step = time.monotonic()
         while True:
             requests = operator.requests()
+            # What is said while the arm holds still counts with the next step.
+            label = requests.label or label
             self._say(operator.status())
             if requests.stop:
                 return Ended(len(steps), 0, False, Label.NONE, True)
@@ -80,10 +82,10 @@ class Round:
             if success and not solved and self._linger is not None:
                 left = self._linger
             solved |= success
-            over = bool(result.terminated[0] | result.truncated[0]) or left == 0 or requests.label is not Label.NONE
+            over = bool(result.terminated[0] | result.truncated[0]) or left == 0 or label is not Label.NONE
             left -= left > 0
-            told = requests.label is Label.SUCCESS or (success if self._linger is None else solved)
-            failed = requests.label is Label.FAILURE or not told
+            told = label is Label.SUCCESS or (success if self._linger is None else solved)
+            failed = label is Label.FAILURE or not told
             outcome = Outcome(
                 reward=result.reward,
                 success=np.array([0 if not over else -1 if failed else 1]),
@@ -95,14 +97,32 @@ class Round:
             observation = result.observation
             if over:
                 break
+            self._tell(*steps[-1], Label.NONE)
             next_step = max(next_step + self._period, time.monotonic())
             time.sleep(max(0.0, next_step - time.monotonic()))
         solved_steps = sum(int(outcome.reward[0] > 0.5) for _, _, outcome in steps)
-        ended = Ended(len(steps), solved_steps, not failed, requests.label, False)
+        ended = Ended(len(steps), solved_steps, not failed, label, False)
         writer = assembler(ended)
-        dropped = requests.label in (Label.REDO, Label.DISCARD)
-        reason = requests.label.name.lower() if dropped else None
+        dropped = label in (Label.REDO, Label.DISCARD)
+        reason = label.name.lower() if dropped else None
         metadata = {"seed": seed, "true_success": solved, "discard_reason": reason, **about}
         for frame in steps:
             writer.add(*frame, moved=np.array([True]), about=[metadata])
+        # Whoever is told that the episode ended may rely on its being on the disk.
+        self._tell(*steps[-1], label)
         return ended
+
+    def _tell(self, observation: Observation, intervention: Intervention, outcome: Outcome, label: Label) -> None:
+        """What came of the step, for an operator who wants to know."""
+        from real.console.operator import ConsoleOperator
+
+        if isinstance(self.operator, ConsoleOperator):
+            self.operator.told(
+                observation,
+                intervention,
+                reward=float(outcome.reward[0]),
+                success=bool(outcome.success[0] > 0),
+                probability=None,
+                label=label,
+                last=bool(outcome.last[0]),
+            )

@@ -49,13 +49,16 @@ def make_session_worlds(
     return worlds, engine
 
 
-def make_operator(config: HilOperator, engine: MujocoEngine, *, demonstrates: bool = False) -> Operator:
+def make_operator(
+    config: HilOperator, engine: MujocoEngine, *, demonstrates: bool = False, stage: str = ""
+) -> Operator:
     """The person of the session.
 
     Args:
         config: who, and with what.
         engine: of the worlds that they watch.
         demonstrates: the simulated person does everything and makes no faults.
+        stage: what this is called at the console; empty: a demonstration or training.
 
     Raises:
         HandoffError: no such device, or actions that it cannot make.
@@ -75,6 +78,18 @@ def make_operator(config: HilOperator, engine: MujocoEngine, *, demonstrates: bo
             from real.teleop.terminal import Terminal
 
             return SpaceMouseOperator(engine.action_spec, person_of(config), config.spacemouse, keys=Terminal())
+        case "console":
+            from flows.console_view import scene_of
+            from real.console.line import Line
+            from real.console.operator import ConsoleOperator
+            from real.console.process import console_line
+
+            where, token = console_line()
+            stage = stage or ("demonstration" if demonstrates else "training")
+            line = Line(where, token, {"task": engine.task.name, "stage": stage, "rate_hz": engine.rate_hz})
+            line.start()
+            rate = engine.rate_hz
+            return ConsoleOperator(engine.action_spec, config.console, line, person_of(config), rate, scene_of(engine))
 
 
 def person_of(config: HilOperator) -> str:

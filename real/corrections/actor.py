@@ -137,6 +137,9 @@ class Actor:
                     continue
                 if self._clock is not None:
                     self._clock.advance(1.0 / self._env.rate_hz)
+                    # A period may have passed since it was asked.
+                    if self._holds(policy):
+                        continue
                 self._step(policy)
                 made += 1
         finally:
@@ -283,8 +286,8 @@ def _labelled(verdict: Verdict, label: Label) -> Verdict:
     """The verdict after a person's word, which counts for all worlds: they see what a reward source may not."""
     if label in (Label.SUCCESS, Label.FAILURE):
         success = np.full(len(verdict.success), label == Label.SUCCESS)
-        return Verdict(success.astype(np.float32), success, np.ones_like(success))
+        return Verdict(success.astype(np.float32), success, np.ones_like(success), verdict.probability)
     if label in (Label.REDO, Label.DISCARD):
         none = np.zeros(len(verdict.success), bool)
-        return Verdict(verdict.reward, none, none)
+        return Verdict(verdict.reward, none, none, verdict.probability)
     return verdict

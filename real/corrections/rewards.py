@@ -20,6 +20,8 @@ class Verdict(NamedTuple):
     """(N,) bool: the task is done, which ends the episode."""
     terminated: np.ndarray
     """(N,) bool: the task ended, by success or by a failure that cannot be mended."""
+    probability: np.ndarray | None = None
+    """(N,) of success, where a classifier judges."""
 
 
 class RewardSource(Protocol):
@@ -80,5 +82,6 @@ class DetectedReward:
         """See `RewardSource`."""
         seen = step.final_observation
         allowed = None if self._allowed is None else self._allowed(seen)
-        success = self._detector.update(self._probability(seen), allowed)
-        return Verdict(success.astype(np.float32), success, success)
+        probability = self._probability(seen)
+        success = self._detector.update(probability, allowed)
+        return Verdict(success.astype(np.float32), success, success, probability)

@@ -68,6 +68,67 @@ class Device(Protocol):
         ...
 
 
+class SpaceMouse:
+    """A device as a hand.
+
+    Args:
+        config: what deflections come to.
+        device: None opens the first SpaceMouse there is.
+        now: time [s].
+
+    Raises:
+        HandoffError: no device.
+    """
+
+    def __init__(
+        self,
+        config: SpaceMouseConfig | None = None,
+        device: Device | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._now = config or SpaceMouseConfig(), now
+        self._device = open_spacemouse() if device is None else device
+        self._report, self._reported, self._deflected = -1.0, -np.inf, -np.inf
+
+    def let_go(self) -> None:
+        """A deflection kept up so far counts as a new one."""
+        self._deflected = -np.inf
+
+    def hand(self) -> Hand:
+        """Now.
+
+        Raises:
+            HandoffError: the device does not answer.
+        """
+        state, now, config = self._read(), self._now(), self._config
+        twist = with_dead_zone(np.array([getattr(state, axis) for axis in _AXES]), config.dead_zone)
+        if now - self._reported > config.silence:
+            twist[:] = 0.0
+        buttons = [*map(bool, state.buttons), False, False]
+        grip = int(buttons[1]) - int(buttons[0])
+        if float(np.linalg.norm(twist)) > MOVED or any(buttons):
+            self._deflected = now
+        engaged = self._deflected == now or now - self._deflected < config.hold_over
+        return Hand(engaged, twist, grip)
+
+    def close(self) -> None:
+        """Lets the device go."""
+        self._device.close()
+
+    def _read(self) -> Deflected:
+        """The newest state: reports queue up in the kernel between two steps."""
+        try:
+            state = self._device.read()
+            for _ in range(_READS):
+                if state.t == self._report:
+                    break
+                self._report, self._reported = state.t, self._now()
+                state = self._device.read()
+        except (OSError, RuntimeError) as error:
+            raise HandoffError(f"spacemouse: {error}. Was its cable pulled?") from None
+        return state
+
+
 class SpaceMouseOperator:
     """Implements `robots.types.Operator` for one world.
 
@@ -92,16 +153,15 @@ class SpaceMouseOperator:
         keys: KeySource | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config = config or SpaceMouseConfig()
-        self._takeover = Takeover(spec, self._config.takeover, operator, "spacemouse", now)
-        self._device = open_spacemouse() if device is None else device
-        self._source, self._labels, self._now = keys, LabelKeys(), now
-        self._report, self._reported, self._deflected = -1.0, -np.inf, -np.inf
+        config = config or SpaceMouseConfig()
+        self._takeover = Takeover(spec, config.takeover, operator, "spacemouse", now)
+        self._mouse = SpaceMouse(config, device, now)
+        self._source, self._labels = keys, LabelKeys()
 
     def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
         """See `robots.types.Operator`; a deflection kept up from the episode before begins a new takeover."""
         self._takeover.reset()
-        self._deflected = -np.inf
+        self._mouse.let_go()
 
     def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
         """See `robots.types.Operator`.
@@ -109,7 +169,7 @@ class SpaceMouseOperator:
         Raises:
             HandoffError: more than one world, or the device does not answer.
         """
-        return self._takeover.intervene(proposed, observation, self._hand())
+        return self._takeover.intervene(proposed, observation, self._mouse.hand())
 
     def requests(self) -> Requests:
         """See `robots.types.Operator`."""
@@ -123,34 +183,9 @@ class SpaceMouseOperator:
 
     def close(self) -> None:
         """See `robots.types.Operator`."""
-        self._device.close()
+        self._mouse.close()
         if self._source is not None:
             self._source.close()
-
-    def _hand(self) -> Hand:
-        state, now, config = self._read(), self._now(), self._config
-        twist = with_dead_zone(np.array([getattr(state, axis) for axis in _AXES]), config.dead_zone)
-        if now - self._reported > config.silence:
-            twist[:] = 0.0
-        buttons = [*map(bool, state.buttons), False, False]
-        grip = int(buttons[1]) - int(buttons[0])
-        if float(np.linalg.norm(twist)) > MOVED or any(buttons):
-            self._deflected = now
-        engaged = self._deflected == now or now - self._deflected < config.hold_over
-        return Hand(engaged, twist, grip)
-
-    def _read(self) -> Deflected:
-        """The newest state: reports queue up in the kernel between two steps."""
-        try:
-            state = self._device.read()
-            for _ in range(_READS):
-                if state.t == self._report:
-                    break
-                self._report, self._reported = state.t, self._now()
-                state = self._device.read()
-        except (OSError, RuntimeError) as error:
-            raise HandoffError(f"spacemouse: {error}. Was its cable pulled?") from None
-        return state
 
 
 def bindings() -> list[tuple[str, str]]:

@@ -80,6 +80,11 @@ class Takeover:
         """A new episode begins; whoever holds the arm must take it anew."""
         self.engaged, self._segment, self._since, self._grip = False, -1, 0.0, 0
 
+    @property
+    def segments(self) -> int:
+        """Takeovers in this episode so far."""
+        return self._segment + 1
+
     def intervene(self, proposed: np.ndarray, observation: Observation, hand: Hand) -> Intervention:
         """See `robots.types.Operator.intervene`; one world.
 

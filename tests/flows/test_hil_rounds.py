@@ -91,6 +91,11 @@ def test_nothing_moves_while_the_person_pauses(store: EpisodeStore) -> None:
     assert person.looks == ended.steps + 2
 
 
+def test_what_is_said_while_the_arm_holds_still_counts_with_the_next_step(store: EpisodeStore) -> None:
+    ended = walk(store, Scripted(Requests(), Requests(Label.FAILURE, paused=True), Requests(paused=True)))
+    assert (ended.steps, ended.success, ended.label) == (2, False, Label.FAILURE)
+
+
 def test_who_stops_leaves_no_half_episode(store: EpisodeStore) -> None:
     assert walk(store, Scripted(Requests(), Requests(stop=True))).stopped
     assert store.num_episodes == 0

@@ -250,6 +250,28 @@ def test_a_pause_holds_within_the_episode_and_ends(tmp_path: Path, who: str) -> 
     assert steps.number.tolist() == [0, 1, 2, 3]
 
 
+def test_a_pause_that_is_asked_for_within_a_period_comes_before_its_step(tmp_path: Path) -> None:
+    env, held = Counters(), []
+
+    class Period:
+        def now(self) -> float:
+            return 0.0
+
+        def advance(self, seconds: float) -> float:
+            if len(env.actions) == 2 and not held:
+                actor.pause()
+            return 0.0
+
+    def hold() -> None:
+        held.append(len(env.actions))
+        actor.resume()
+
+    with Journal(tmp_path) as journal:
+        actor = Actor(env, Person(), journal, Source(), hold=hold, clock=Period())
+        assert actor.run(4) == 4
+    assert held == [2]
+
+
 def test_the_operator_ends_the_run(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         assert Actor(Counters(), Person(says={3: Requests(stop=True)}), journal, Source()).run() == 3

@@ -1,0 +1,179 @@
+"""Which key, axis or button does what: one map for the page, the server and the documentation.
+
+The page sends what is down now, never what happened: a set of keys by their place on the keyboard (`KeyW` is where W is
+on an American one), a gamepad's axes and buttons in the standard layout of browsers, the deflection of the stick on the
+screen. Everything else is worked out here, so a lost message cannot leave a key down for ever.
+
+Defaults follow LeRobot where it has any: arrows move, S and Q tell success and failure, R drops the episode, the right
+shoulder button of a gamepad is the dead-man.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from real.teleop.spacemouse import with_dead_zone
+from real.teleop.takeover import Hand
+from robots.errors import HandoffError
+from robots.types import Label
+
+MOVES: dict[str, tuple[int, float]] = {
+    "forward": (0, 1.0),
+    "back": (0, -1.0),
+    "left": (1, 1.0),
+    "right": (1, -1.0),
+    "up": (2, 1.0),
+    "down": (2, -1.0),
+    "roll right": (3, 1.0),
+    "roll left": (3, -1.0),
+    "tilt forward": (4, 1.0),
+    "tilt back": (4, -1.0),
+    "turn left": (5, 1.0),
+    "turn right": (5, -1.0),
+}
+"""Entry of the twist in the person's axes (forward, left, up, and rotation about these) and its sign."""
+GRIPS = {"close hand": -1, "open hand": 1}
+DEAD_MAN = "hold the arm"
+"""Takes the arm over and moves nothing; a gamepad's axes count only while it is down."""
+LABELS = {"success": Label.SUCCESS, "failure": Label.FAILURE, "redo": Label.REDO, "discard": Label.DISCARD}
+UNDO, HOLD, RESUME, END = "undo", "hold still", "go on", "end session"
+ACTIONS = (*MOVES, *GRIPS, DEAD_MAN, *LABELS, UNDO, HOLD, RESUME, END)
+
+DEFAULTS: dict[str, tuple[str, ...]] = {
+    "forward": ("key ArrowUp", "axis 1-"),
+    "back": ("key ArrowDown", "axis 1+"),
+    "left": ("key ArrowLeft", "axis 0-"),
+    "right": ("key ArrowRight", "axis 0+"),
+    "up": ("key KeyI", "axis 3-"),
+    "down": ("key KeyK", "axis 3+"),
+    "roll right": ("key KeyN", "button 15"),
+    "roll left": ("key KeyM", "button 14"),
+    "tilt forward": ("key KeyG", "button 12"),
+    "tilt back": ("key KeyT", "button 13"),
+    "turn left": ("key KeyJ", "axis 2-"),
+    "turn right": ("key KeyL", "axis 2+"),
+    "close hand": ("key KeyC", "button 6"),
+    "open hand": ("key KeyO", "button 7"),
+    "hold the arm": ("key Space", "button 5"),
+    "success": ("key KeyS", "button 3"),
+    "failure": ("key KeyQ", "button 0"),
+    "redo": ("key KeyR", "button 2"),
+    "discard": ("key KeyD", "button 1"),
+    "undo": ("key KeyZ", "key Backspace", "button 8"),
+    "hold still": ("key Escape", "button 4"),
+    "go on": ("key Enter", "button 9"),
+    "end session": ("key End",),
+}
+"""Inputs of every action: `key <code>`, `button <number>`, `axis <number><sign>`."""
+MOST_KEYS, MOST_AXES, MOST_BUTTONS = 32, 16, 32
+"""That a page may send."""
+_INPUT = re.compile(r"key [A-Za-z0-9]{1,24}|button \d{1,2}|axis \d{1,2}[+-]")
+_DOWN = 0.5
+"""Value of a button, which may be a trigger, from which on it is down."""
+
+
+class Inputs(NamedTuple):
+    """What a person's devices say at one moment."""
+
+    keys: frozenset[str] = frozenset()
+    """Codes of the keys that are down."""
+    axes: tuple[float, ...] = ()
+    """Of the gamepad, in [-1, 1]; right and down are positive."""
+    buttons: tuple[float, ...] = ()
+    """Of the gamepad, in [0, 1]."""
+    held: frozenset[str] = frozenset()
+    """Actions whose buttons on the screen are down."""
+    stick: tuple[float, float, float, float] | None = None
+    """Deflection of the stick on the screen: forward, left, up, turn left, in [-1, 1]; None: nobody touches it."""
+
+
+class Bindings:
+    """The map, and what inputs come to under it.
+
+    Args:
+        inputs: per action its inputs; actions that are left out keep their defaults.
+        dead_zone: deflection of an axis that counts as none.
+
+    Raises:
+        HandoffError: an unknown action or input, or one input for two actions.
+    """
+
+    def __init__(self, inputs: Mapping[str, Sequence[str]] | None = None, dead_zone: float = 0.12) -> None:
+        self.inputs = {action: tuple((inputs or {}).get(action, DEFAULTS[action])) for action in ACTIONS}
+        self._dead_zone = dead_zone
+        self._live: set[str] = set()
+        """Axes that have been at rest since the dead-man went down."""
+        unknown = sorted(set(inputs or {}) - set(ACTIONS))
+        if unknown:
+            raise HandoffError(f"bindings: unknown actions {unknown}, there are {', '.join(ACTIONS)}.")
+        taken: dict[str, str] = {}
+        for action, bound in self.inputs.items():
+            for name in bound:
+                if not _INPUT.fullmatch(name):
+                    raise HandoffError(
+                        f"bindings: {name!r} of '{action}' is no input, expected such as 'key KeyW', 'button 5' or "
+                        "'axis 1-'."
+                    )
+                if name in taken:
+                    raise HandoffError(f"bindings: {name!r} does '{taken[name]}' and '{action}', expected one of them.")
+                taken[name] = action
+
+    def bound(self, action: str, name: str) -> Bindings:
+        """A map in which `name` does `action`, and nothing else any more; other inputs of that kind are let go.
+
+        Raises:
+            HandoffError: an unknown action or input.
+        """
+        if action not in ACTIONS:
+            raise HandoffError(f"bindings: unknown action {action!r}, there are {', '.join(ACTIONS)}.")
+        kind = name.split(" ")[0]
+        changed = {which: tuple(one for one in bound if one != name) for which, bound in self.inputs.items()}
+        changed[action] = (name, *(one for one in changed[action] if not one.startswith(kind)))
+        return Bindings(changed, self._dead_zone)
+
+    def down(self, inputs: Inputs) -> frozenset[str]:
+        """Actions whose inputs are down now; an axis is none of them."""
+        names = {f"key {key}" for key in inputs.keys}
+        names |= {f"button {number}" for number, value in enumerate(inputs.buttons) if value > _DOWN}
+        return frozenset(action for action, bound in self.inputs.items() if names.intersection(bound)) | inputs.held
+
+    def hand(self, inputs: Inputs) -> Hand:
+        """What the inputs come to. Keys and buttons that move, or the stick, take the arm over by themselves.
+
+        An axis that is off its middle when the arm is taken moves nothing before it has been let go: what a stick was
+        told for something else must not become a motion.
+        """
+        down = self.down(inputs)
+        twist = np.zeros(6)
+        for action, (entry, sign) in MOVES.items():
+            twist[entry] += sign * (action in down)
+        if DEAD_MAN in down:
+            twist += self._deflected(inputs.axes)
+        else:
+            self._live.clear()
+        if inputs.stick is not None:
+            forward, left, up, turn = inputs.stick
+            twist += np.array([forward, left, up, 0.0, 0.0, turn])
+        engaged = inputs.stick is not None or not down.isdisjoint((DEAD_MAN, *MOVES, *GRIPS))
+        grip = sum(sign for action, sign in GRIPS.items() if action in down)
+        return Hand(engaged, np.clip(twist, -1.0, 1.0), grip)
+
+    def _deflected(self, axes: tuple[float, ...]) -> np.ndarray:
+        """(6,) what the axes ask for."""
+        twist = np.zeros(6)
+        values = with_dead_zone(np.array(axes, dtype=np.float64), self._dead_zone)
+        for action, (entry, sign) in MOVES.items():
+            for name in self.inputs[action]:
+                if not name.startswith("axis "):
+                    continue
+                number, way = int(name[5:-1]), 1.0 if name[-1] == "+" else -1.0
+                value = max(0.0, way * float(values[number])) if number < len(values) else 0.0
+                if value == 0.0:
+                    self._live.add(name)
+                elif name in self._live:
+                    twist[entry] += sign * value
+        return twist

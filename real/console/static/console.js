@@ -1,0 +1,425 @@
+// The page: sends what is down now, shows what it is told. What a key means, the server decides.
+
+import { drawLatency, drawStrip, drawTrend } from "./pictures.js";
+
+const BEAT = 33;             // ms between two heartbeats, well below the watchdog's 150
+const CANVAS = 100;          // ms between two drawings of a canvas
+const OLD_PICTURE = 1000;    // ms after which a picture counts as old
+const $ = (id) => document.getElementById(id);
+
+const page = {
+  socket: null, token: "", name: "", you: null, tries: 0,
+  keys: new Set(), held: new Set(), stick: null, sequence: 0, sent: new Map(),
+  steps: [], first: 0, episodes: [], bindings: {}, actions: [], told: null, about: {}, latencies: [],
+  cameras: new Map(), listening: null, drawn: 0, mode: "away", sound: true, audio: null, dirty: true,
+};
+// For tests, and for the curious.
+window.handoff = page;
+
+// ---------------------------------------------------------------- coming in
+
+const fragment = location.hash.slice(1);
+if (fragment) {
+  sessionStorage.setItem("handoff-token", fragment);
+  history.replaceState(null, "", location.pathname);
+}
+page.token = sessionStorage.getItem("handoff-token") ?? "";
+page.name = localStorage.getItem("handoff-name") ?? "";
+const theme = localStorage.getItem("handoff-theme");
+if (theme) document.documentElement.dataset.theme = theme;
+if (page.token && page.name) connect(); else askWho("");
+
+function askWho(trouble) {
+  $("name").value = page.name;
+  $("token").value = page.token;
+  $("login-trouble").textContent = trouble;
+  if (!$("login").open) $("login").showModal();
+  (page.name ? $("token") : $("name")).focus();
+}
+
+$("login").addEventListener("cancel", (event) => event.preventDefault());
+$("login-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  page.name = $("name").value.trim();
+  page.token = $("token").value.trim();
+  localStorage.setItem("handoff-name", page.name);
+  sessionStorage.setItem("handoff-token", page.token);
+  $("login").close();
+  connect();
+});
+
+function connect() {
+  page.socket?.close();
+  const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/page`);
+  socket.binaryType = "blob";
+  page.socket = socket;
+  socket.onopen = () => {
+    page.tries = 0;
+    page.sent.clear();
+    say({ kind: "hello", token: page.token, name: page.name });
+    beat();
+  };
+  socket.onmessage = (event) => typeof event.data === "string" ? hear(JSON.parse(event.data)) : show(event.data);
+  socket.onclose = (event) => {
+    if (page.socket !== socket) return;
+    mode("away", event.reason || "the console does not answer");
+    if (event.code === 4401) { sessionStorage.removeItem("handoff-token"); askWho("That token is not the console's."); return; }
+    if (event.code === 4400 || event.code === 4429) return;   // it would happen again
+    setTimeout(connect, Math.min(3000, 250 * 2 ** page.tries++));
+  };
+}
+
+function say(word) {
+  if (page.socket?.readyState === WebSocket.OPEN) page.socket.send(JSON.stringify(word));
+}
+
+// ---------------------------------------------------------------- what is down
+
+function gamepad() {
+  for (const pad of navigator.getGamepads?.() ?? []) if (pad?.connected) return pad;
+  return null;
+}
+
+function inputs() {
+  const pad = gamepad();
+  return {
+    kind: "inputs", sequence: ++page.sequence, visible: document.visibilityState === "visible",
+    keys: [...page.keys].slice(0, 32), held: [...page.held], axes: pad ? [...pad.axes].slice(0, 16) : [],
+    buttons: pad ? pad.buttons.slice(0, 32).map((button) => button.value) : [], stick: page.stick,
+  };
+}
+
+function beat() {
+  if (page.socket?.readyState !== WebSocket.OPEN || page.socket.bufferedAmount > 65536) return;
+  const word = inputs();
+  page.sent.set(word.sequence, performance.now());
+  if (page.sent.size > 300) page.sent.delete(page.sent.keys().next().value);
+  say(word);
+}
+setInterval(beat, BEAT);
+
+const typing = () => document.activeElement?.matches?.("input, textarea") || $("login").open;
+
+addEventListener("keydown", (event) => {
+  if (typing() || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (page.listening) { event.preventDefault(); bind(`key ${event.code}`); return; }
+  const bound = Object.values(page.bindings).some((names) => names.includes(`key ${event.code}`));
+  // A button in focus must not be pressed by the dead-man as well; Tab and unbound keys keep their meaning.
+  if (bound && !($("devices").open && event.code === "Escape")) event.preventDefault();
+  if (event.repeat || page.keys.has(event.code)) return;
+  page.keys.add(event.code);
+  beat();
+}, true);
+addEventListener("keyup", (event) => {
+  if (!typing() && Object.values(page.bindings).some((names) => names.includes(`key ${event.code}`))) event.preventDefault();
+  if (page.keys.delete(event.code)) beat();
+}, true);
+function letGo() {
+  page.keys.clear();
+  page.held.clear();
+  page.stick = null;
+  for (const pad of document.querySelectorAll(".pad")) centre(pad);
+  beat();
+}
+addEventListener("blur", () => {
+  letGo();
+  // A click into the scene must not keep the keys from the arm.
+  if (document.activeElement?.tagName === "IFRAME") requestAnimationFrame(() => { document.activeElement.blur(); window.focus(); });
+});
+document.addEventListener("visibilitychange", letGo);
+addEventListener("pagehide", letGo);
+addEventListener("gamepadconnected", () => { page.dirty = true; });
+
+for (const button of document.querySelectorAll("[data-press]")) {
+  button.addEventListener("click", () => say({ kind: "press", action: button.dataset.press }));
+}
+for (const button of document.querySelectorAll("[data-hold]")) {
+  const action = button.dataset.hold;
+  button.addEventListener("pointerdown", (event) => { button.setPointerCapture(event.pointerId); page.held.add(action); beat(); });
+  for (const over of ["pointerup", "pointercancel", "lostpointercapture"]) {
+    button.addEventListener(over, () => { if (page.held.delete(action)) beat(); });
+  }
+}
+
+const deflected = new Map();
+for (const pad of document.querySelectorAll(".pad")) {
+  let from = null;
+  pad.addEventListener("pointerdown", (event) => {
+    pad.setPointerCapture(event.pointerId);
+    from = [event.clientX, event.clientY];     // zero is where it was touched: nothing jumps
+    deflected.set(pad.id, [0, 0]);
+    pad.classList.add("held");
+    stick();
+  });
+  pad.addEventListener("pointermove", (event) => {
+    if (!from) return;
+    const reach = Math.min(pad.clientWidth, pad.clientHeight) / 2;
+    const clip = (value) => Math.max(-1, Math.min(1, value / reach));
+    deflected.set(pad.id, [clip(event.clientX - from[0]), clip(event.clientY - from[1])]);
+    stick();
+  });
+  for (const over of ["pointerup", "pointercancel", "lostpointercapture"]) {
+    pad.addEventListener(over, () => { if (from) { from = null; centre(pad); stick(); } });
+  }
+}
+function centre(pad) {
+  deflected.delete(pad.id);
+  pad.classList.remove("held");
+  pad.querySelector("i").style.transform = "";
+}
+function stick() {
+  const at = (id) => deflected.get(id) ?? [0, 0];
+  page.stick = deflected.size === 0 ? null : [-at("pad-plane")[1], -at("pad-plane")[0], -at("pad-up")[1], -at("pad-turn")[1]];
+  for (const [id, [x, y]] of deflected) {
+    const pad = $(id), reach = Math.min(pad.clientWidth, pad.clientHeight) / 2 - 15;
+    pad.querySelector("i").style.transform = `translate(${id === "pad-plane" ? x * reach : 0}px, ${y * reach}px)`;
+  }
+  beat();
+}
+
+$("claim").onclick = () => say({ kind: "claim", force: false });
+$("take").onclick = () => say({ kind: "claim", force: true });
+$("give").onclick = () => say({ kind: "give" });
+
+// ---------------------------------------------------------------- what is told
+
+function hear(word) {
+  if (word.kind !== "state") return;
+  if (word.episode !== undefined) {
+    page.steps = []; page.about = word.about; page.bindings = word.bindings; page.actions = word.actions;
+    page.first = (word.total ?? 0) - (word.steps?.length ?? 0);
+    showBindings();
+  }
+  if (word.steps) {
+    page.steps.push(...word.steps);
+    const most = 4000;
+    if (page.steps.length > most) { page.first += page.steps.length - most; page.steps.splice(0, page.steps.length - most); }
+  }
+  if (word.episodes) page.episodes = word.episodes;
+  if (word.counters) showCounters(word.counters);
+  const executed = word.state?.sequence;
+  if (word.controller === word.you && page.sent.has(executed)) {
+    page.latencies.push(performance.now() - page.sent.get(executed));
+    for (const number of page.sent.keys()) if (number <= executed) page.sent.delete(number);
+    if (page.latencies.length > 500) page.latencies.shift();
+  }
+  page.you = word.you;
+  page.told = word;
+  page.dirty = true;
+}
+
+function mode(name, why) {
+  const person = page.told?.people?.[page.told.controller] ?? "";
+  const mine = page.told && page.told.controller === page.you;
+  const words = { policy: "POLICY", person: mine ? "YOU" : person.toUpperCase() || "PERSON", hold: "HOLD", stop: "STOP", away: "NO LINE" };
+  const because = {
+    policy: mine ? "Hold a key and the arm is yours." : "", person: mine ? "Let go and the policy has the arm again." : "", away: why,
+  };
+  $("mode").textContent = words[name];
+  $("why").textContent = why || because[name] || "";
+  document.body.dataset.mode = name === "away" ? "hold" : name;
+  if (name !== page.mode) { page.mode = name; beep(name); }
+}
+
+// The scene in three dimensions comes from a process of its own, through this server.
+// Drawn by software it takes the processor that this page's heartbeat needs, so there it waits to be asked for.
+function sceneWanted() {
+  page.wanted ??= localStorage.getItem("handoff-scene") ?? (drawnBySoftware() ? "off" : "on");
+  return page.wanted === "on";
+}
+function drawnBySoftware() {
+  const context = document.createElement("canvas").getContext("webgl2");
+  const named = context?.getExtension("WEBGL_debug_renderer_info");
+  return !named || /swiftshader|llvmpipe|software/i.test(context.getParameter(named.UNMASKED_RENDERER_WEBGL));
+}
+$("three").onclick = () => {
+  page.wanted = sceneWanted() ? "off" : "on";
+  localStorage.setItem("handoff-scene", page.wanted);
+  page.dirty = true;
+};
+
+function showScene() {
+  const path = sceneWanted() ? page.told.scene : null, box = $("scene");
+  $("three").setAttribute("aria-pressed", String(sceneWanted()));
+  if (box.dataset.path === (path ?? "")) return;
+  box.dataset.path = path ?? "";
+  box.hidden = !path;
+  box.replaceChildren();
+  if (!path) return;
+  const frame = document.createElement("iframe");
+  frame.title = "The scene in three dimensions";
+  frame.tabIndex = -1;
+  frame.src = dark() ? `${path}?darkMode` : path;
+  box.append(frame);
+}
+
+function draw() {
+  requestAnimationFrame(draw);
+  const now = performance.now();
+  for (const camera of page.cameras.values()) camera.figure.classList.toggle("old", now - camera.at > OLD_PICTURE && page.mode !== "hold");
+  if (!page.dirty || !page.told) return;
+  page.dirty = false;
+  showTold();
+  showScene();
+  if (now - page.drawn < CANVAS) { page.dirty = true; return; }
+  page.drawn = now;
+  if ($("devices").open) { showDevices(); return; }
+  drawStrip($("strip"), page.steps, page.first, page.about.rate_hz ?? 10);
+  drawTrend($("trend"), page.episodes);
+}
+requestAnimationFrame(draw);
+
+// Everything that is words; an element is touched only where something has changed.
+function showTold() {
+  const told = page.told;
+  if (told.pending !== null) $("undo-left").value = told.undo_left / told.undo;
+  const key = JSON.stringify([told.mode, told.why, told.controller, told.asking, told.people, told.robot, told.pending, page.about, page.socket?.readyState]);
+  if (key === page.shown) return;
+  page.shown = key;
+  showBindings();
+  const mine = told.controller === told.you;
+  if (page.socket?.readyState === WebSocket.OPEN) mode(told.mode, told.why);
+  $("task").textContent = [page.about.stage, page.about.task].filter(Boolean).join(": ");
+  $("robot").textContent = told.robot ? `${told.people[told.controller] ?? "nobody"} has control` : "no robot connected";
+  const list = Object.entries(told.people).map(([number, name]) => {
+    const item = document.createElement("li");
+    item.textContent = Number(number) === told.you ? `${name} (you)` : name;
+    item.className = Number(number) === told.controller ? "has" : Number(number) === told.asking ? "asks" : "";
+    return item;
+  });
+  $("present").replaceChildren(...list);
+  $("claim").hidden = $("take").hidden = mine;
+  $("give").hidden = !mine;
+  $("give").textContent = told.asking === null ? "Give control up" : `Hand over to ${told.people[told.asking]}`;
+  $("go").disabled = !mine || told.mode !== "hold" || !told.robot || told.pending !== null;
+  for (const button of document.querySelectorAll("#say .labels button, [data-press='end session']")) button.disabled = !mine || !told.robot;
+  $("undo").hidden = told.pending === null;
+}
+
+function showCounters(counters) {
+  const percent = (share) => `${Math.round(100 * share)} %`;
+  const cells = counters.episodes ? [
+    [percent(counters.success), `success of the last ${counters.of} (${percent(counters.low)} to ${percent(counters.high)})`],
+    [counters.takeovers.toFixed(1), "takeovers per episode"],
+    [percent(counters.corrected), "of the steps corrected"],
+    [counters.cycle === null ? "–" : `${counters.cycle.toFixed(1)} s`, `per success; ${counters.episodes} episodes, ${counters.dropped} dropped`],
+  ] : [["–", "no episode has ended yet"]];
+  $("counters").replaceChildren(...cells.map(([figure, about]) => {
+    const cell = document.createElement("div"), b = document.createElement("b"), small = document.createElement("small");
+    b.textContent = figure;
+    small.textContent = about;
+    cell.append(b, small);
+    return cell;
+  }));
+}
+
+// A frame: one byte length of the name, the name, then a JPEG.
+async function show(blob) {
+  const head = new Uint8Array(await blob.slice(0, 64).arrayBuffer());
+  const name = new TextDecoder().decode(head.slice(1, 1 + head[0]));
+  const bitmap = await createImageBitmap(blob.slice(1 + head[0], blob.size, "image/jpeg"));
+  let camera = page.cameras.get(name);
+  if (!camera) {
+    $("no-camera")?.remove();
+    const figure = document.createElement("figure"), canvas = document.createElement("canvas"), caption = document.createElement("figcaption");
+    caption.textContent = name;
+    figure.append(canvas, caption);
+    $("cameras").append(figure);
+    camera = { figure, canvas, context: canvas.getContext("2d"), at: 0, frames: 0 };
+    page.cameras.set(name, camera);
+  }
+  if (camera.canvas.width !== bitmap.width || camera.canvas.height !== bitmap.height) {
+    camera.canvas.width = bitmap.width;
+    camera.canvas.height = bitmap.height;
+  }
+  camera.context.drawImage(bitmap, 0, 0);
+  bitmap.close();
+  camera.at = performance.now();
+  camera.frames += 1;
+}
+
+// ---------------------------------------------------------------- devices and keys
+
+const spoken = (name) => name
+  .replace(/^key (Key|Digit)?/, "").replace(/^Arrow(.*)/, (_, way) => ({ Up: "↑", Down: "↓", Left: "←", Right: "→" })[way]);
+
+function showBindings() {
+  for (const button of document.querySelectorAll("[data-press], [data-hold]")) {
+    const names = page.bindings[button.dataset.press ?? button.dataset.hold] ?? [];
+    const key = names.find((name) => name.startsWith("key "));
+    button.querySelector("kbd").textContent = key ? spoken(key) : "";
+  }
+  const rows = page.actions.map((action) => {
+    const row = document.createElement("tr"), what = document.createElement("td"), how = document.createElement("td"), change = document.createElement("td");
+    const button = document.createElement("button");
+    what.textContent = action;
+    how.textContent = page.bindings[action].map(spoken).join(", ");
+    button.type = "button";
+    button.textContent = "Change";
+    button.disabled = page.told?.mode !== "hold" || page.told?.controller !== page.you;
+    button.onclick = () => { page.listening = action; button.blur(); showBindings(); };
+    row.classList.toggle("listening", page.listening === action);
+    change.append(button);
+    row.append(what, how, change);
+    return row;
+  });
+  $("bindings").tBodies[0].replaceChildren(...rows);
+}
+
+function bind(name) {
+  say({ kind: "bind", action: page.listening, input: name });
+  page.listening = null;
+  showBindings();
+}
+
+function showDevices() {
+  $("keys-down").textContent = page.keys.size ? [...page.keys].join(", ") : "Press a key.";
+  const pad = gamepad();
+  if (pad) {
+    if (page.listening) {
+      const button = pad.buttons.findIndex((one) => one.value > 0.6), axis = pad.axes.findIndex((one) => Math.abs(one) > 0.7);
+      if (button >= 0) bind(`button ${button}`); else if (axis >= 0) bind(`axis ${axis}${pad.axes[axis] > 0 ? "+" : "-"}`);
+    }
+    const meters = [...pad.axes.map((value, n) => [`axis ${n}`, value, -1]), ...pad.buttons.map((one, n) => [`button ${n}`, one.value, 0])];
+    $("pads-found").replaceChildren(document.createTextNode(pad.id), ...meters.map(([name, value, low]) => {
+      const line = document.createElement("div"), meter = document.createElement("meter");
+      line.className = "meter";
+      Object.assign(meter, { min: low, max: 1, value });
+      line.append(name, meter);
+      return line;
+    }));
+  }
+  $("latency-told").textContent = drawLatency($("latency"), page.latencies);
+}
+$("open-devices").onclick = () => { $("devices").showModal(); showBindings(); };
+$("devices").addEventListener("close", () => { page.listening = null; });
+setInterval(() => { if ($("devices").open) page.dirty = true; }, 100);
+
+function dark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+$("theme").onclick = () => {
+  document.documentElement.dataset.theme = dark() ? "light" : "dark";
+  localStorage.setItem("handoff-theme", document.documentElement.dataset.theme);
+  page.dirty = true;
+};
+
+$("sound").onclick = () => {
+  page.sound = !page.sound;
+  $("sound").setAttribute("aria-pressed", String(page.sound));
+  $("sound").textContent = page.sound ? "Sound" : "Sound is off";
+};
+// One tone per mode: high when the arm is a person's, low when it holds still.
+function beep(name) {
+  const pitch = { policy: 440, person: 660, hold: 220, stop: 165 }[name];
+  if (!page.sound || !pitch || !navigator.userActivation?.hasBeenActive) return;
+  page.audio ??= new AudioContext();
+  const tone = page.audio.createOscillator(), gain = page.audio.createGain(), now = page.audio.currentTime;
+  tone.frequency.value = pitch;
+  gain.gain.setValueAtTime(0.08, now);
+  gain.gain.exponentialRampToValueAtTime(0.001, now + 0.18);
+  tone.connect(gain).connect(page.audio.destination);
+  tone.start(now);
+  tone.stop(now + 0.2);
+}

@@ -1,0 +1,38 @@
+"""One server per module, and a robot's side per test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from real.console.desk import DeskConfig
+from real.console.line import Line, LineConfig
+from real.console.process import Open, open_console
+from real.console.server import ConsoleConfig
+from tests.real.console.pages import until
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("console")
+
+
+@pytest.fixture(scope="module")
+def opened(folder: Path) -> Iterator[Open]:
+    # A page on a busy machine may be late; how long each may be, the desk's own tests say with a clock of their own.
+    config = ConsoleConfig(port=0, desk=DeskConfig(watchdog=1.0, undo=10.0))
+    with open_console(config, folder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def robot(opened: Open) -> Iterator[Line]:
+    line = Line(
+        LineConfig(uri=opened.uri, watchdog=1.0),
+        opened.robot_token,
+        {"task": "reach", "stage": "test", "rate_hz": 20.0},
+    )
+    line.start()
+    until(lambda: line.connection == 1)
+    yield line
+    line.close()

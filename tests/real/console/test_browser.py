@@ -1,0 +1,345 @@
+"""The page in a real browser, Chromium: every way to take the arm, and every way in which a page can fail."""
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.console_view import frame
+from real.console.desk import Command, Mode
+from real.console.line import Line
+from real.console.process import Open
+from robots.types import Label
+from robots.wire import pack
+from tests.real.console.pages import CuttableLine, logged, until
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if CHROMIUM is None and not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
+    pytest.skip("no Chromium on this machine", allow_module_level=True)
+playwright_api = pytest.importorskip("playwright.sync_api")
+NAMED = "localStorage.setItem('handoff-name', '{}')"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """A page that is open as somebody."""
+
+    def __init__(self, browser: Any, url: str, name: str = "ada", before: str = "") -> None:
+        self.context = browser.new_context(viewport={"width": 1440, "height": 900})
+        self.context.add_init_script(NAMED.format(name) + ";" + before)
+        self.page = self.context.new_page()
+        self.errors: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(url)
+
+    def ready(self) -> "Tab":
+        self.until("handoff.told?.robot === true")
+        return self
+
+    def until(self, expression: str) -> None:
+        """Waits for something in the page; Playwright's own way is one that the page's security policy forbids."""
+        until(lambda: self.page.evaluate(expression))
+
+    def mode(self) -> str:
+        return self.page.inner_text("#mode")
+
+    def shows(self, mode: str) -> None:
+        self.until(f"document.getElementById('mode').textContent === '{mode}'")
+
+    def go(self) -> "Tab":
+        self.page.keyboard.press("Enter")
+        self.shows("POLICY")
+        return self
+
+
+@pytest.fixture
+def tab(browser, opened: Open, robot: Line) -> Iterator[Tab]:
+    tab = Tab(browser, opened.url).ready()
+    yield tab
+    assert tab.errors == []
+    tab.context.close()
+    until(lambda: robot.command().mode is Mode.HOLD)
+
+
+def reaches(robot: Line, mode: Mode) -> Command:
+    until(lambda: robot.command().mode is mode)
+    return robot.command()
+
+
+def driven(tab: Tab, robot: Line) -> None:
+    tab.go()
+    tab.page.keyboard.down("ArrowUp")
+    reaches(robot, Mode.PERSON)
+
+
+def test_a_held_key_moves_the_arm_and_letting_go_gives_it_back(tab, robot):
+    driven(tab, robot)
+    tab.shows("YOU")
+    tab.page.keyboard.down("KeyI")
+    until(lambda: robot.command().hand.twist.tolist() == [1, 0, 1, 0, 0, 0])
+    tab.page.keyboard.up("ArrowUp")
+    tab.page.keyboard.up("KeyI")
+    reaches(robot, Mode.POLICY)
+    tab.shows("POLICY")
+
+
+def test_the_banner_says_why_it_holds(tab, robot):
+    tab.go()
+    tab.page.keyboard.press("Escape")
+    reaches(robot, Mode.HOLD)
+    tab.shows("HOLD")
+    assert tab.page.inner_text("#why") == "ada said so"
+
+
+def test_labels_can_be_taken_back_and_count_once(tab, robot):
+    tab.go()
+    tab.page.keyboard.press("KeyQ")
+    tab.page.wait_for_selector("#undo:not([hidden])")
+    tab.page.keyboard.press("KeyZ")
+    tab.page.wait_for_selector("#undo", state="hidden")
+    assert robot.command().said == 0
+    tab.page.keyboard.press("Enter")
+    tab.page.click("[data-press=success]")
+    until(lambda: robot.command().said == 1)
+    assert robot.command().label is Label.SUCCESS
+    tab.shows("POLICY")
+
+
+def test_the_stick_on_the_screen_moves_from_where_it_was_touched(tab, robot):
+    tab.go()
+    pad = tab.page.locator("#pad-plane").bounding_box()
+    x, y = pad["x"] + 0.8 * pad["width"], pad["y"] + 0.7 * pad["height"]
+    tab.page.mouse.move(x, y)
+    tab.page.mouse.down()
+    assert not reaches(robot, Mode.PERSON).hand.twist.any()
+    tab.page.mouse.move(x, y - pad["height"] / 4, steps=4)
+    until(lambda: robot.command().hand.twist[0] > 0.3)
+    assert abs(robot.command().hand.twist[1]) < 0.05
+    tab.page.mouse.up()
+    reaches(robot, Mode.POLICY)
+
+
+def test_a_gamepad_moves_the_arm_while_its_shoulder_button_is_down(browser, opened, robot):
+    pad = """
+      const buttons = [...Array(16)].map(() => ({ value: 0 }));
+      window.pad = { id: "a pad", connected: true, axes: [0, 0, 0, 0], buttons };
+      navigator.getGamepads = () => [window.pad];
+    """
+    tab = Tab(browser, opened.url, before=pad).ready().go()
+    tab.page.evaluate("pad.axes[1] = -1")
+    time.sleep(0.2)
+    assert robot.command().mode is Mode.POLICY
+    tab.page.evaluate("pad.axes[1] = 0; pad.buttons[5].value = 1")
+    reaches(robot, Mode.PERSON)
+    tab.page.evaluate("pad.axes[1] = -1")
+    until(lambda: robot.command().hand.twist[0] > 0.9)
+    tab.page.evaluate("pad.buttons[5].value = 0")
+    reaches(robot, Mode.POLICY)
+    tab.context.close()
+
+
+def test_a_hidden_page_ends_in_hold(tab, robot, folder):
+    driven(tab, robot)
+    tab.page.evaluate(
+        "Object.defineProperty(document, 'visibilityState', { get: () => 'hidden' });"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    reaches(robot, Mode.HOLD)
+    assert "hidden" in logged(folder, "hold")[-1]["why"]
+
+
+def test_a_page_that_loses_the_focus_lets_go(tab, robot):
+    driven(tab, robot)
+    tab.page.evaluate("dispatchEvent(new Event('blur'))")
+    reaches(robot, Mode.POLICY)
+
+
+def test_a_closed_tab_ends_in_hold(browser, opened, robot, folder):
+    tab = Tab(browser, opened.url).ready()
+    driven(tab, robot)
+    tab.page.close()
+    reaches(robot, Mode.HOLD)
+    assert logged(folder, "left")[-1]["who"] == "ada"
+    tab.context.close()
+
+
+def test_a_cut_network_ends_in_hold(browser, opened, robot, folder):
+    url, _, token = opened.url.partition("/#")
+    relay = CuttableLine(int(url.rpartition(":")[2]))
+    tab = Tab(browser, f"http://127.0.0.1:{relay.port}/#{token}").ready()
+    driven(tab, robot)
+    relay.cut()
+    reaches(robot, Mode.HOLD)
+    assert "silent" in logged(folder, "hold")[-1]["why"]
+    relay.close()
+    tab.context.close()
+    until(lambda: robot.command().person == "")
+
+
+def test_a_second_person_may_look_ask_and_take_over_control(tab, browser, opened, robot):
+    driven(tab, robot)
+    bob = Tab(browser, opened.url, "bob").ready()
+    assert bob.mode() == "ADA"
+    assert bob.page.is_disabled("[data-press=success]")
+    bob.page.click("#claim")
+    tab.until("document.getElementById('give').textContent === 'Hand over to bob'")
+    bob.page.click("#take")
+    assert reaches(robot, Mode.HOLD).person == "bob"
+    tab.shows("HOLD")
+    assert "bob has control" in tab.page.inner_text("#banner")
+    bob.context.close()
+    until(lambda: robot.command().person == "")
+
+
+def test_a_wrong_token_holds_the_arm_and_is_asked_for_again(tab, browser, opened, robot, folder):
+    driven(tab, robot)
+    thief = Tab(browser, opened.url.partition("#")[0] + "#" + "x" * 24, "thief")
+    reaches(robot, Mode.HOLD)
+    thief.page.wait_for_selector("#login[open]")
+    assert "not the console's" in thief.page.inner_text("#login-trouble")
+    assert logged(folder, "refused")[-1]["why"] == "wrong token"
+    thief.context.close()
+
+
+def test_a_flood_ends_in_hold_and_the_page_says_so(tab, robot, folder):
+    driven(tab, robot)
+    tab.page.evaluate("for (let n = 0; n < 1000; n++) handoff.socket.send(JSON.stringify({kind: 'give'}))")
+    reaches(robot, Mode.HOLD)
+    assert logged(folder, "flooded")[-1]["who"] == "ada"
+    tab.shows("NO LINE")
+    assert "messages in a second" in tab.page.inner_text("#why")
+
+
+def test_everything_can_be_done_from_the_keyboard(browser, opened, robot):
+    url, _, token = opened.url.partition("#")
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_selector("#login[open]")
+    page.keyboard.type("eve")
+    page.keyboard.press("Tab")
+    page.keyboard.type(token)
+    page.keyboard.press("Enter")
+    until(lambda: page.evaluate("handoff.told?.robot === true"))
+    until(lambda: robot.command().person == "eve")
+    page.keyboard.press("Enter")
+    reaches(robot, Mode.POLICY)
+    page.keyboard.down("Space")
+    reaches(robot, Mode.PERSON)
+    page.keyboard.up("Space")
+    page.keyboard.press("KeyS")
+    page.keyboard.press("KeyS")
+    until(lambda: robot.command().said == 1)
+    page.keyboard.press("End")
+    reaches(robot, Mode.STOP)
+    context.close()
+
+
+def test_an_action_can_be_bound_to_another_key(tab, robot):
+    tab.page.click("#open-devices")
+    tab.page.locator("#bindings tr", has_text="forward").first.locator("button").click()
+    tab.page.keyboard.press("KeyW")
+    tab.until("handoff.bindings.forward[0] === 'key KeyW'")
+    tab.page.keyboard.press("KeyW")
+    tab.page.click("#devices button[type=submit]")
+    tab.go()
+    tab.page.keyboard.down("KeyW")
+    assert reaches(robot, Mode.PERSON).hand.twist[0] == 1.0
+    tab.page.keyboard.up("KeyW")
+    tab.page.keyboard.press("Escape")
+    reaches(robot, Mode.HOLD)
+    tab.page.evaluate("handoff.socket.send(JSON.stringify({kind: 'bind', action: 'forward', input: 'key ArrowUp'}))")
+    tab.until("handoff.bindings.forward[0] === 'key ArrowUp'")
+
+
+def test_pictures_strip_and_counters_are_shown(tab, robot, opened):
+    from websockets.sync.client import connect
+
+    picture = np.zeros((240, 320, 3), np.uint8)
+    picture[..., 0] = 200
+    with connect(opened.uri) as camera:
+        camera.send(pack({"kind": "hello", "role": "camera", "token": opened.robot_token}))
+        camera.send(frame("front", picture))
+        tab.page.wait_for_selector("#cameras canvas")
+    colour = tab.page.evaluate(
+        "[...document.querySelector('#cameras canvas').getContext('2d').getImageData(9, 9, 1, 1).data]"
+    )
+    assert colour[0] > 180
+    assert colour[2] < 30
+    step = {"episode": 0, "reward": 0.5, "probability": 0.9, "hand": 0.04, "sequence": -1, "time": 0.0}
+    for number in range(40):
+        robot.tell({"kind": "step", "told": {**step, "step": number, "person": number > 20}})
+    end = {"episode": 0, "success": True, "label": "none", "steps": 40, "corrected": 19, "takeovers": 1}
+    robot.tell({"kind": "end", "told": {**end, "seconds": 2.0, "dropped": False}})
+    tab.until("handoff.steps.length === 40")
+    tab.until("document.getElementById('counters').textContent.includes('100 %')")
+    tab.until("new Set(document.getElementById('strip').getContext('2d').getImageData(80, 20, 400, 1).data).size > 4")
+
+
+def test_light_and_dark_and_no_request_to_anybody_else(tab, opened):
+    before = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    tab.page.click("#theme")
+    assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    origin = opened.url.partition("/#")[0]
+    assert all(url.startswith(origin) or url.startswith(("blob:", "data:")) for url in tab.asked)
+
+
+def test_the_scene_waits_for_its_button_where_software_draws(tab):
+    assert tab.page.evaluate("document.getElementById('scene').hidden")
+    tab.page.evaluate("handoff.told.scene = 'static/icon.svg'; document.getElementById('three').click()")
+    tab.until("handoff.wanted === 'on'")
+    tab.page.click("#three")
+    tab.until("handoff.wanted === 'off'")
+
+
+def test_a_killed_server_is_noticed_and_found_again(tab, robot, opened):
+    driven(tab, robot)
+    connection = robot.connection
+    os.kill(opened.process.pid, signal.SIGKILL)
+    reaches(robot, Mode.HOLD)
+    tab.shows("NO LINE")
+    until(lambda: robot.connection > connection, 30.0)
+    tab.shows("HOLD")
+    tab.page.keyboard.up("ArrowUp")
+    driven(tab, robot)
+
+
+def test_what_three_pages_are_told_stays_in_step(tab, browser, opened, robot):
+    others = [Tab(browser, opened.url, name).ready() for name in ("bob", "carol")]
+    told = {
+        "episode": 0,
+        "reward": 0.0,
+        "probability": None,
+        "hand": None,
+        "sequence": -1,
+        "person": False,
+        "time": 0.0,
+    }
+
+    def tell() -> None:
+        for number in range(200):
+            robot.tell({"kind": "step", "told": {**told, "step": number}})
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    thread.join()
+    for one in (tab, *others):
+        one.until("handoff.steps.length === 200")
+    for one in others:
+        one.context.close()

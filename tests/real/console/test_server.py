@@ -1,0 +1,284 @@
+"""The server in its own process, with real websockets: pages, the robot's side, cameras, and what goes wrong."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from real.console.desk import Mode
+from real.console.line import Line, LineConfig
+from real.console.process import ROBOT_VARIABLE, Open, console_line, open_console
+from real.console.server import ConsoleConfig
+from robots.errors import HandoffError
+from robots.types import Label
+from robots.wire import pack, unpack
+from tests.real.console.pages import CuttableLine, Page, logged, until
+
+
+@pytest.fixture
+def page(opened: Open, robot: Line) -> Iterator[Page]:
+    page = Page(opened)
+    with contextlib.closing(page.socket):
+        yield page
+
+
+def driven(page: Page, robot: Line) -> None:
+    """The arm is in the person's hand."""
+    page.go()
+    until(lambda: robot.command().mode is Mode.POLICY)
+    page.keys("ArrowUp")
+    until(lambda: robot.command().mode is Mode.PERSON)
+
+
+def held(robot: Line) -> float:
+    """Waits until the robot's side holds still; how fast that is, `tests.benchmarks.console` tells."""
+    return until(lambda: robot.command().mode is Mode.HOLD)
+
+
+def test_a_key_reaches_the_robot_with_its_persons_name(page, robot):
+    driven(page, robot)
+    command = robot.command()
+    assert (command.person, command.sequence) == ("ada", page.sequence)
+    assert command.hand.twist.tolist() == [1, 0, 0, 0, 0, 0]
+
+
+def test_the_line_is_told_again_and_again_while_nothing_changes(page, robot):
+    page.go()
+    until(lambda: robot.command().mode is Mode.POLICY)
+    for _ in range(20):
+        time.sleep(0.03)
+        page.keys()
+        assert robot.command().mode is Mode.POLICY
+
+
+def test_silence_ends_in_hold(page, robot, folder):
+    driven(page, robot)
+    held(robot)
+    assert "silent" in logged(folder, "hold")[-1]["why"]
+
+
+def test_a_closed_page_ends_in_hold(page, robot, folder):
+    driven(page, robot)
+    page.socket.close()
+    held(robot)
+    assert logged(folder, "left")
+
+
+def test_a_connection_that_breaks_ends_in_hold(page, robot):
+    driven(page, robot)
+    page.socket.socket.close()
+    held(robot)
+
+
+def test_a_cut_line_ends_in_hold(opened, robot, folder):
+    url, _, token = opened.url.partition("/#")
+    relay = CuttableLine(int(url.rpartition(":")[2]))
+    far = Page(opened._replace(url=f"http://127.0.0.1:{relay.port}/#{token}"))
+    with contextlib.closing(relay):
+        driven(far, robot)
+        relay.cut()
+        for _ in range(5):
+            far.keys("ArrowUp")
+        held(robot)
+    assert "silent" in logged(folder, "hold")[-1]["why"]
+
+
+def test_a_hidden_page_ends_in_hold(page, robot):
+    driven(page, robot)
+    page.keys("ArrowUp", visible=False)
+    held(robot)
+
+
+def test_control_that_is_taken_ends_in_hold(page, robot, opened, folder):
+    driven(page, robot)
+    bob = Page(opened, "bob")
+    with contextlib.closing(bob.socket):
+        bob.say(kind="claim", force=True)
+        page.keys("ArrowUp")
+        held(robot)
+        assert logged(folder, "has control")[-1]["who"] == "bob"
+
+
+def test_a_wrong_token_ends_in_hold_and_the_door(page, robot, opened, folder):
+    driven(page, robot)
+    thief = Page(opened, "thief", token="x" * 24)
+    held(robot)
+    assert thief.close_code() == 4401
+    assert logged(folder, "refused")[-1]["why"] == "wrong token"
+
+
+def test_a_robot_with_a_wrong_token_is_refused(page, robot, opened, folder):
+    driven(page, robot)
+    with connect(opened.uri) as socket:
+        socket.send(pack({"kind": "hello", "role": "robot", "token": "x" * 24, "about": {}}))
+        held(robot)
+        with pytest.raises(ConnectionClosed):
+            socket.recv(timeout=5.0)
+    assert logged(folder, "refused")
+
+
+def test_a_flood_ends_in_hold_and_the_door(page, robot, folder):
+    driven(page, robot)
+    with contextlib.suppress(ConnectionClosed):
+        for _ in range(2000):
+            page.keys("ArrowUp")
+    held(robot)
+    flooded, stopped = logged(folder, "flooded")[0], logged(folder, "hold")[-1]
+    assert "flooded" in stopped["why"]
+    assert flooded["who"] == "ada"
+    assert page.close_code() == 4429
+
+
+UNREADABLE = [
+    "{",
+    "[]",
+    "[" * 3000,
+    '{"kind": "fly"}',
+    '{"kind": "inputs"}',
+    '{"kind": "inputs", "sequence": 1, "visible": true, "axes": [NaN]}',
+    '{"kind": "hello"}',
+    f'{{"kind": "press", "action": "{"x" * 5000}"}}',
+]
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_what_cannot_be_read_ends_in_hold_and_the_door(page, robot, text):
+    driven(page, robot)
+    page.socket.send(text)
+    held(robot)
+    assert page.close_code() == 4400
+
+
+def test_a_page_of_another_site_is_turned_away_and_nothing_happens(page, robot, opened, folder):
+    driven(page, robot)
+    with pytest.raises(InvalidStatus):
+        Page(opened, origin="http://example.org")  # type: ignore[arg-type]
+    page.keys("ArrowUp")
+    assert robot.command().mode is Mode.PERSON
+    assert logged(folder, "turned away")[-1]["origin"] == "http://example.org"
+
+
+def test_a_label_arrives_once(page, robot):
+    page.go()
+    page.keys("KeyS")
+    page.keys()
+    page.keys("KeyS")
+    until(lambda: robot.command().said == 1)
+    assert robot.command().label is Label.SUCCESS
+
+
+def test_pages_are_told_of_steps_and_ends(page, robot):
+    step = {"episode": 0, "step": 1, "reward": 0.5, "probability": None, "person": True, "hand": 0.08, "sequence": 3}
+    robot.tell({"kind": "step", "told": step})
+    end = {"episode": 0, "success": True, "label": "none", "steps": 9, "corrected": 3, "takeovers": 1}
+    robot.tell({"kind": "end", "told": {**end, "seconds": 2.5, "dropped": False}})
+    seen: dict[str, Any] = {}
+    while not seen.get("episodes"):
+        seen |= page.state()
+    assert seen["state"]["step"] == 1
+    assert seen["about"]["task"] == "reach"
+    assert seen["counters"]["success"] == 1.0
+    assert seen["counters"]["corrected"] == pytest.approx(1 / 3)
+    assert seen["counters"]["low"] == pytest.approx(0.2065, abs=1e-4)
+
+
+def test_a_page_that_comes_late_gets_the_whole_episode(opened, robot):
+    for number in range(5):
+        told = {"episode": 7, "step": number, "reward": float(number), "person": False, "sequence": -1}
+        robot.tell({"kind": "step", "told": told})
+    time.sleep(0.1)
+    page = Page(opened)
+    with contextlib.closing(page.socket):
+        assert [row[1] for row in page.state()["steps"]] == [0, 1, 2, 3, 4]
+
+
+def test_frames_go_to_every_page_and_scenes_to_every_camera(page, robot, opened):
+    other = Page(opened, "bob")
+    with contextlib.closing(other.socket), connect(opened.uri) as camera:
+        camera.send(pack({"kind": "hello", "role": "camera", "token": opened.robot_token}))
+        robot.tell({"kind": "status"}, scene=pack({"qpos": 1}))
+        scene = camera.recv(timeout=5.0)
+        assert isinstance(scene, bytes)
+        assert unpack(scene) == {"qpos": 1}
+        camera.send(b"\x05wristjpeg")
+        assert page.frame() == other.frame() == b"\x05wristjpeg"
+
+
+def test_a_camera_that_reads_nothing_keeps_nobody_waiting(page, robot, opened):
+    with connect(opened.uri, max_queue=1, close_timeout=0.2) as camera:
+        camera.send(pack({"kind": "hello", "role": "camera", "token": opened.robot_token}))
+        step = {"episode": 1, "reward": 0.0, "person": False}
+        for number in range(200):
+            robot.tell({"kind": "step", "told": {**step, "step": number}}, scene=bytes(200_000))
+            time.sleep(0.002)
+        until(lambda: page.state()["state"].get("step") == 199)
+
+
+def test_a_robots_side_of_another_version_is_shut_out_and_the_pages_stay(page, robot):
+    until(lambda: page.state()["robot"])
+    robot.tell({"kind": "end", "told": {"success": True}})
+    until(lambda: not page.state()["robot"])
+    until(lambda: page.state()["robot"])
+
+
+def test_a_killed_server_is_held_noticed_and_started_again(page, robot, opened, folder):
+    driven(page, robot)
+    killed = opened.process.pid
+    os.kill(killed, signal.SIGKILL)
+    held(robot)
+    until(lambda: robot.connection == 2, 20.0)
+    assert opened.process.pid != killed
+    again = Page(opened)
+    with contextlib.closing(again.socket):
+        assert again.state()["mode"] == "hold"
+        driven(again, robot)
+    assert logged(folder, "took the arm over")
+
+
+def test_bindings_outlive_the_server(opened, robot, page, folder):
+    page.say(kind="bind", action="forward", input="key KeyW")
+    until(lambda: (folder / "bindings.json").exists())
+    with open_console(ConsoleConfig(port=0), folder) as later:
+        line = Line(later.line(), later.robot_token, {})
+        line.start()
+        second = Page(later)
+        with contextlib.closing(second.socket), contextlib.closing(line):
+            until(lambda: line.connection == 1)
+            assert second.state()["bindings"]["forward"][0] == "key KeyW"
+
+
+def test_another_address_needs_a_token_of_ones_own(folder, monkeypatch):
+    monkeypatch.delenv("HANDOFF_TOKEN", raising=False)
+    with pytest.raises(HandoffError, match="HANDOFF_TOKEN"), open_console(ConsoleConfig(host="0.0.0.0"), folder):
+        pass
+
+
+def test_a_session_without_a_console_says_so(monkeypatch):
+    monkeypatch.delenv(ROBOT_VARIABLE, raising=False)
+    with pytest.raises(HandoffError, match="no console is open"):
+        console_line()
+
+
+def test_without_a_console_the_arm_holds_still():
+    line = Line(LineConfig(uri="ws://127.0.0.1:9/robot"), "x" * 24, {})
+    line.start()
+    assert line.command().mode is Mode.HOLD
+    line.close()
+
+
+def test_the_page_asks_nobody_else_for_anything():
+    from real.console.web import STATIC
+
+    for path in STATIC.iterdir():
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert (
+            "//" not in text.replace("${", "").replace("// ", "").replace('"wss" : "ws"}://', "") or ".js" in path.name
+        )
+        assert "http:" not in text
+        assert "https://" not in text
