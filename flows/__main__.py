@@ -1,4 +1,4 @@
-"""The command line: `handoff run | plan | explain | record | evaluate | compare | serve | hil | console`."""
+"""The command line: `handoff run | plan | explain | record | evaluate | compare | serve | hil | console | deploy`."""
 
 from __future__ import annotations
 
@@ -109,6 +109,20 @@ def _add_people(add: Callable[[str, object, str], argparse.ArgumentParser]) -> N
     sub = add("console", _console, "practise on a simulated arm from a browser; episodes are recorded")
     sub.add_argument("task", nargs="?", default="pick_cube", help="a task on the FR3, e.g. pick_cube")
     sub.add_argument("--policy", default="still", help="who acts while nobody takes over: still, expert, or a policy")
+    _add_console(sub)
+    sub.add_argument("--out", type=Path, help="folder of the session; default: runs/console/<task>")
+    sub = add("deploy", _deploy, "run a released push-T policy on an arm, with a person at the console beside it")
+    sub.add_argument("gate", type=Path, help="artifact of the gate that the policy passed, e.g. runs/demo/gate")
+    sub.add_argument("overrides", nargs="*", help="Hydra overrides of configs/deploy, e.g. oversight.speed=0.1")
+    sub.add_argument("--arm", help="address of the arm's control; default: a simulated FR3 is started here")
+    sub.add_argument("--tracker", help="ws:// address of who sees the T; an arm needs one")
+    sub.add_argument("--camera", action="append", metavar="NAME=SOURCE", help="shown at the console; may be repeated")
+    _add_console(sub)
+    sub.add_argument("--out", type=Path, help="folder of the session; default: runs/deploy")
+
+
+def _add_console(sub: argparse.ArgumentParser) -> None:
+    """Of a session that is led from the console."""
     sub.add_argument("--person", help="name that is recorded while nobody has control; default: the login")
     sub.add_argument("--host", default="127.0.0.1", help="address; others than this machine's own need $HANDOFF_TOKEN")
     sub.add_argument("--port", type=int, default=8700, help="0 takes a free one")
@@ -116,7 +130,6 @@ def _add_people(add: Callable[[str, object, str], argparse.ArgumentParser]) -> N
     sub.add_argument(
         "--episodes", type=int, help="of the store, after which it ends; default: until the person ends it"
     )
-    sub.add_argument("--out", type=Path, help="folder of the session; default: runs/console/<task>")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -193,6 +206,12 @@ def _console(options: argparse.Namespace) -> None:
     from flows.console import console_command
 
     console_command(options)
+
+
+def _deploy(options: argparse.Namespace) -> None:
+    from flows.deploy import deploy_command
+
+    deploy_command(options)
 
 
 def _hil(options: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.hil_config import HilWorld
+from real.cameras import frame
 from robots.errors import HandoffError
 from robots.processes import end_with_parent
 from robots.wire import pack, unpack
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 HEIGHT, WIDTH = 240, 320
 """Of the pictures [px]."""
-QUALITY = 80
-"""Of the JPEGs."""
 WAIT_SECONDS = 0.5
 """Between two attempts to find the console."""
 
@@ -38,10 +37,16 @@ def scene_of(engine: MujocoEngine) -> Callable[[], bytes]:
 
 
 @contextmanager
-def drawn(world: HilWorld, console: Open) -> Iterator[None]:
-    """Draws what the session's world tells, in a process of its own, as long as the block runs."""
+def drawn(world: HilWorld, console: Open, *, pictures: bool = True) -> Iterator[None]:
+    """Draws what the session's world tells, in a process of its own, as long as the block runs.
+
+    Args:
+        world: whose scene the session tells.
+        console: that is open.
+        pictures: draws what its cameras would see, beside the 3-D scene; not where real cameras look on.
+    """
     context = multiprocessing.get_context("spawn")
-    arguments = (world, console.uri, console.robot_token)
+    arguments = (world, console.uri, console.robot_token, pictures)
     process = context.Process(target=_draw_for_ever, args=arguments, name="handoff-view", daemon=True)
     process.start()
     try:
@@ -51,12 +56,12 @@ def drawn(world: HilWorld, console: Open) -> Iterator[None]:
         process.join(5.0)
 
 
-def _draw_for_ever(world: HilWorld, uri: str, token: str) -> None:
+def _draw_for_ever(world: HilWorld, uri: str, token: str, pictures: bool) -> None:
     """The process: connects again and again, until it is ended."""
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
     end_with_parent()
-    view, pause = _View(world), threading.Event()
+    view, pause = _View(world, pictures), threading.Event()
     while True:
         with suppress(OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, HandoffError):
             _draw(view, uri, token)
@@ -66,7 +71,7 @@ def _draw_for_ever(world: HilWorld, uri: str, token: str) -> None:
 class _View:
     """Draws scenes of one world: pictures where there is OpenGL, and the bodies of a 3-D scene."""
 
-    def __init__(self, world: HilWorld) -> None:
+    def __init__(self, world: HilWorld, pictures: bool) -> None:
         import mujoco
 
         from flows.console_scene import Scene3D
@@ -83,7 +88,8 @@ class _View:
         self._cameras: Cameras | None = None
         # A machine without OpenGL: the session goes on, the page says that there are no pictures.
         with suppress(HandoffError):
-            self._cameras = Cameras(self._model, CamerasConfig(height=HEIGHT, width=WIDTH))
+            options = CamerasConfig(height=HEIGHT, width=WIDTH)
+            self._cameras = Cameras(self._model, options) if pictures else None
         self.scene = Scene3D(self._model)
 
     def frames(self, packed: bytes) -> Iterator[bytes]:
@@ -114,22 +120,3 @@ def _draw(view: _View, uri: str, token: str) -> None:
             for one in view.frames(newest if isinstance(newest, bytes) else b""):
                 connection.send(one)
             newest = connection.recv()
-
-
-def frame(name: str, image: np.ndarray) -> bytes:
-    """One picture as it travels to the pages: length of the name, the name, a JPEG.
-
-    Args:
-        name: of the camera, at most 60 ASCII characters.
-        image: (height, width, 3) uint8 RGB.
-
-    Raises:
-        HandoffError: a name that cannot travel.
-    """
-    import cv2
-
-    head = name.encode("ascii", "replace")
-    if not 1 <= len(head) <= 60:
-        raise HandoffError(f"camera: name of {len(head)} characters, expected 1 to 60.")
-    _, packed = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
-    return bytes([len(head)]) + head + packed.tobytes()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from flows.compose_group import available_in, composed
 from flows.hil_config import HilConfig
 from robots.config import to_plain, validate
 from robots.errors import HandoffError
@@ -34,34 +33,11 @@ def compose_hil(task: str, overrides: Sequence[str] = ()) -> HilConfig:
     Raises:
         HandoffError: no such file, unknown key, or ill-typed value.
     """
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_module
-    from hydra.core.config_store import ConfigStore
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    known = available_sessions()
-    if task not in known:
-        close = difflib.get_close_matches(task, known, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known)}."
-        raise HandoffError(f"configs/hil/{task}.yaml does not exist, {hint}")
     defaults = to_plain(HilConfig())
     for stage, keys in _SHARED.items():
         for key in keys:
             defaults[stage].pop(key)
-    ConfigStore.instance().store(name="hil_defaults", node=defaults)
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_module("configs", version_base="1.3"):
-            composed = hydra_compose(f"hil/{task}", overrides=list(overrides))
-        values = OmegaConf.to_container(composed, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise HandoffError(f"configs/hil/{task}.yaml with {list(overrides)}: {str(error).splitlines()[0]}") from None
-    assert isinstance(values, dict)
-    plain: dict[str, Any] = {str(key): value for key, value in values.items()}
-    return validate(HilConfig, plain)
+    return validate(HilConfig, composed("hil", task, defaults, overrides))
 
 
 def seeded(config: HilConfig) -> HilConfig:
@@ -98,6 +74,4 @@ def seeded(config: HilConfig) -> HilConfig:
 
 def available_sessions() -> list[str]:
     """Names of the sessions in `configs/hil/`."""
-    import configs
-
-    return sorted(file.stem for file in (Path(configs.__path__[0]) / "hil").glob("*.yaml"))
+    return available_in("hil")

@@ -1,4 +1,4 @@
-"""Robot time on hardware, where it passes by itself."""
+"""Robot time: on hardware it passes by itself; before a person a twin's must, too."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from robots.errors import HandoffError
+from robots.types import Clock
 
 _POLL = 0.0002
 """Host seconds between looks at the robot's time: well below its period of 1 ms."""
@@ -46,4 +47,36 @@ class WallClock:
                 raise HandoffError(
                     f"robot clock: stands at {reached:.3f} s for {self._patience} s. Is the cable in, FCI active?"
                 )
+        return reached
+
+
+class PacedClock:
+    """A clock whose time passes when asked, such as a lockstep twin's, kept to the pace of the wall: for a person."""
+
+    LATE = 0.05
+    """Lag behind the wall from which on the schedule starts anew [s]: lost time is not made up by haste."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`now` and `sleep` are the wall's [s]."""
+        self._clock, self._wall, self._sleep = clock, now, sleep
+        self._due = now()
+
+    def now(self) -> float:
+        """See `robots.types.Clock`."""
+        return self._clock.now()
+
+    def advance(self, seconds: float) -> float:
+        """See `robots.types.Clock`; returns when as much time has passed on the wall, too."""
+        reached = self._clock.advance(seconds)
+        self._due += seconds
+        ahead = self._due - self._wall()
+        if ahead > 0.0:
+            self._sleep(ahead)
+        elif ahead < -self.LATE:
+            self._due = self._wall()
         return reached

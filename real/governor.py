@@ -102,10 +102,20 @@ class ReferenceGovernor:
             SafetyError: non-finite or ill-shaped input, or the arm further than `fault_lag` from its reference.
         """
         position, velocity = self._require("position", asked.position), self._require("velocity", asked.velocity)
-        measured = self._require("measured position", measured)
-        self._judge_lag(float(np.linalg.norm(self._position - measured)))
         inside = np.clip(position, self._low, self._high)
         wanted = self._tracking_velocity(inside, np.where(inside == position, velocity, 0.0))
+        return self._move(wanted, measured, bounds)
+
+    def brake(self, measured: np.ndarray, bounds: np.ndarray | None = None) -> Motion:
+        """One tick towards rest, as fast as the limits allow, on every axis at once; arguments and errors as of `step`.
+
+        Nothing is followed meanwhile, so that the reference comes to rest where it can, and does not turn back.
+        """
+        return self._move(np.zeros_like(self._velocity), measured, bounds)
+
+    def _move(self, wanted: np.ndarray, measured: np.ndarray, bounds: np.ndarray | None) -> Motion:
+        measured = self._require("measured position", measured)
+        self._judge_lag(float(np.linalg.norm(self._position - measured)))
         new_velocity = self._feasible(self._wait_for_arm(wanted, measured), bounds)
         new_position = self._position + (self._velocity + new_velocity) / 2.0 * self._dt
         acceleration = (new_velocity - self._velocity) / self._dt

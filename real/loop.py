@@ -2,7 +2,8 @@
 
 Per policy step: observe, infer when a chunk is due, hand the due action to the agent's dynamics. Per stream tick:
 watchdog, sample the agent, governor, joint limits, target to the arm. No wall-clock time enters, so a lockstep twin
-repeats a run bit for bit; on hardware the clock waits for the robot.
+repeats a run bit for bit; on hardware the clock waits for the robot. A person beside the arm (`real.oversight`) goes
+the same way: what they ask for is one more target, under the same governor and limits.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from real.arm import Arm, ArmState
 from real.governor import GovernorConfig, ReferenceGovernor
 from real.joint_guard import JointGuardConfig, check_joints, joint_velocity, velocity_bounds
+from real.oversight import Oversight
 from real.plane import Plane
 from real.schedule import ChunkSchedule, Freshness, ObservationHistory, Watchdog, WatchdogConfig
 from robots.actions import AgentReference, Motion, agent_dynamics
@@ -26,7 +28,7 @@ from robots.contract import Contract
 from robots.errors import HandoffError
 from robots.noise import chunk_noise
 from robots.spec import check_field
-from robots.types import Clock, Observation, Policy, Progress, no_progress
+from robots.types import Clock, Intervention, Label, Observation, Policy, Progress, no_progress
 
 GEOMETRY_TICKS = 2
 """Stream ticks between two looks at the arm's Jacobian: at 2 rad/s a joint turns 0.016 rad in 8 ms."""
@@ -53,7 +55,8 @@ class EpisodeRecord:
     """What happened, as far as it got."""
 
     policy: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    """One row per policy step: what `observe` gave, `action` as executed, `action_proposed`."""
+    """One row per policy step: what `observe` gave, `action` as executed, `action_proposed`; with a person also the
+    fields of `real.record.PERSON`."""
     reference: dict[str, list[np.ndarray]] = field(default_factory=dict)
     """One row per stream tick: `position`, `velocity` streamed, `asked` before the governor, `measured` at its end."""
     begin: float = 0.0
@@ -64,6 +67,12 @@ class EpisodeRecord:
     """Host time of every inference."""
     stopped: bool = False
     """Whether the stop condition ended it."""
+    label: Label = Label.NONE
+    """Said by the person, which ended it."""
+    held: float = 0.0
+    """Robot time for which the person held the arm still [s]."""
+    people: set[str] = field(default_factory=set)
+    """Who had the arm, apart from the policy."""
 
 
 def run_episode(
@@ -80,6 +89,7 @@ def run_episode(
     stop: Callable[[], bool] = lambda: False,
     record: EpisodeRecord | None = None,
     progress: Progress = no_progress,
+    oversight: Oversight | None = None,
 ) -> EpisodeRecord:
     """Runs one episode; the arm is at rest, out of control, when this returns or raises.
 
@@ -96,6 +106,7 @@ def run_episode(
         stop: asked at every policy step, e.g. whether the task is solved.
         record: filled while the episode runs; pass one to keep what a fault interrupts.
         progress: told the policy steps done.
+        oversight: of a person beside the arm; held still, the episode makes no steps but time passes.
 
     Raises:
         SafetyError: a limit, the watchdog or the robot ended the episode.
@@ -106,12 +117,16 @@ def run_episode(
     try:
         arm.start()
         episode = _Episode(arm, clock, policy, contract, observe, config, plane, flange_T_ee, seed, record, executor)
+        episode.oversight = oversight
         for step in range(config.max_steps):
+            episode.while_held()
             if not episode.policy_step(step, stop):
                 break
             progress(step + 1, config.max_steps)
             for _ in range(episode.ticks):
                 episode.stream_tick()
+        else:
+            episode.tell(solved=False, last=True)
     finally:
         # The arm first, and without waiting for a policy that may hang.
         try:
@@ -155,25 +170,44 @@ class _Episode:
         self.pending: tuple[Future[np.ndarray], int] | None = None
         self.chunks = 0
         self.tick = 0
+        self.oversight: Oversight | None = None
+        self.untold: tuple[Observation, Intervention] | None = None
+        self.held_out = False
         self.dq_per_speed = self.bounds = np.zeros((7, len(start)))
         self.streamed = Motion(start, np.zeros_like(start), np.zeros_like(start))
 
+    def while_held(self) -> None:
+        """Lets robot time pass for as long as the person holds the arm still."""
+        person = self.oversight
+        if person is None:
+            return
+        person.look()
+        if not person.paused or person.over:
+            return
+        limit = person.config.hold_seconds
+        while person.paused and not person.over and not self.held_out:
+            self.stream_tick()
+            self.watchdog.feed(self.now)
+            self.record.held += self.period
+            self.held_out = self.record.held >= limit
+        # What was seen and planned before is of another moment.
+        self.history = ObservationHistory(self.contract.n_obs_steps)
+        self._forget()
+
     def policy_step(self, step: int, stop: Callable[[], bool]) -> bool:
-        """Observes, infers and hands over the due action; False when the stop condition holds."""
+        """Observes, infers and hands over the due action; False when the episode is over."""
         observation = self.observe(self.state)
         self.record.stopped = stop()
-        if self.record.stopped:
+        over = self.record.stopped or self.held_out or (self.oversight is not None and self.oversight.over)
+        self.tell(solved=self.record.stopped, last=over)
+        if over:
             return False
         self.history.append(_flat(self.contract, observation))
         if self.pending is None and self.schedule.due(step):
             self._request(step)
         self._receive()
         proposed = self.schedule.action(step)
-        if proposed is not None:
-            self.reference.push(self.governor.clamp(proposed))
-            self.watchdog.feed(self.now)
-        target = self.reference.target
-        row = {**observation, "action": target, "action_proposed": target if proposed is None else proposed}
+        row = {**observation, **self._decided(step, observation, proposed)}
         for name, value in row.items():
             self.record.policy.setdefault(name, []).append(np.array(value))
         return True
@@ -183,17 +217,25 @@ class _Episode:
         if self.watchdog.judge(self.now) is Freshness.DECELERATE:
             self.reference.push(self.governor.clamp(self.streamed.position))
         self.tick += 1
-        asked = self.reference.sample(self.tick * self.period)
         q, joints = self.state.q, self.config.joints
         if self.tick % GEOMETRY_TICKS == 1:
             self.dq_per_speed = joint_velocity(q, self.plane.velocity_axes(), self.flange_T_ee)
             self.bounds = velocity_bounds(joints, q, self.dq_per_speed)
-        self.streamed = self.governor.step(asked, self.plane.position(self.state.base_T_ee), self.bounds)
+        measured = self.plane.position(self.state.base_T_ee)
+        if self.oversight is not None and self.oversight.brakes:
+            asked = self.streamed = self.governor.brake(measured, self.bounds)
+            dynamics = agent_dynamics(self.contract.action_interface)
+            self.reference = AgentReference(asked.position, dynamics, self.tick * self.period)
+        else:
+            asked = self.reference.sample(self.tick * self.period)
+            self.streamed = self.governor.step(asked, measured, self.bounds)
         check_joints(joints, q, self.dq_per_speed @ self.streamed.velocity)
         target = self.plane.target(self.streamed)
         self.arm.set_target(target)
         self.now = self.clock.advance(self.period)
         self.state = self.arm.state()
+        if self.oversight is not None:
+            self.oversight.look()
         self.record.end = self.state.time
         row = {
             "position": self.streamed.position,
@@ -203,6 +245,65 @@ class _Episode:
         }
         for name, value in row.items():
             self.record.reference.setdefault(name, []).append(value)
+
+    def tell(self, *, solved: bool, last: bool) -> None:
+        """Tells what became of the newest step, and takes down how the person ended the episode."""
+        person = self.oversight
+        if person is None:
+            return
+        self.record.label = person.label
+        if self.untold is None or person.tell is None:
+            return
+        observation, intervention = self.untold
+        self.untold = None
+        person.tell(
+            observation,
+            intervention,
+            reward=float(solved),
+            success=solved,
+            probability=None,
+            label=person.label,
+            last=last,
+        )
+
+    def _decided(self, step: int, observation: Observation, proposed: np.ndarray | None) -> dict[str, Any]:
+        """Hands the due target to the agent's dynamics: the policy's, or that of a person who has the arm."""
+        person, words = self.oversight, {}
+        executed = proposed
+        if person is not None:
+            led = person.leading
+            present = self.reference.target if proposed is None else self.governor.clamp(proposed)
+            said = person.step(present, self._shown(observation), self.streamed.position, self.governor.clamp)
+            if person.leading:
+                executed = said.executed[0]
+                self.record.people.add(said.operator)
+            elif led:
+                # They gave it back: the policy plans from here, not from where it last had the arm.
+                self._forget()
+                self._request(step)
+                self._receive()
+                executed = proposed = self.schedule.action(step)
+            words = {
+                "intervention": np.uint8(person.leading),
+                "segment": np.int32(said.segment[0]),
+                "reason": np.uint8(said.reason[0]),
+                "step_time": self.state.time - self.record.begin,
+            }
+            self.untold = (self._shown(observation, batch=True), said)
+        if executed is not None:
+            self.reference.push(self.governor.clamp(executed))
+            self.watchdog.feed(self.now)
+        target = self.reference.target
+        return {"action": target, "action_proposed": target if proposed is None else proposed, **words}
+
+    def _shown(self, observation: Observation, batch: bool = False) -> Observation:
+        """What a person's side is shown: the observation and the arm's own state."""
+        shown = {**observation, "q": self.state.q, "tau_ext": self.state.tau_ext}
+        return {name: np.asarray(value)[None] for name, value in shown.items()} if batch else shown
+
+    def _forget(self) -> None:
+        """Drops the chunk, and any that is being inferred."""
+        self.schedule, self.pending = ChunkSchedule(self.contract), None
 
     def _request(self, step: int) -> None:
         size = int(np.prod(self.contract.action.shape))

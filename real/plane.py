@@ -43,12 +43,12 @@ class Plane:
         self._origin = np.array(config.origin)
         self._pose = np.eye(4)
         self._pose[:3, :3] = np.stack([tool_x, np.cross(down, tool_x), down], axis=1)
-        self._lift = -config.height * down
+        self._up, self._height = -down, config.height
 
-    def pose(self, xy: np.ndarray) -> np.ndarray:
-        """(4, 4) base_T_ee [m] of the upright pusher over `xy` (2,) [m], board."""
+    def pose(self, xy: np.ndarray, lift: float = 0.0) -> np.ndarray:
+        """(4, 4) base_T_ee [m] of the upright pusher over `xy` (2,) [m], board; `lift` [m] above where it pushes."""
         pose = self._pose.copy()
-        pose[:3, 3] = self._origin + self._lift + np.asarray(xy) @ self._axes
+        pose[:3, 3] = self._origin + (self._height + lift) * self._up + np.asarray(xy) @ self._axes
         return pose
 
     def target(self, motion: Motion) -> PoseTarget:

@@ -33,8 +33,24 @@ _REFERENCE_MEANING = {
 }
 
 
+PERSON = {
+    "intervention": FieldSpec(shape=(), dtype="uint8", about="1 where a person acted"),
+    "segment": FieldSpec(shape=(), dtype="int32", about="number of the takeover in the episode, -1 without one"),
+    "reason": FieldSpec(shape=(), dtype="uint8", about="of the takeover, see robots.types.Reason"),
+    "step_time": FieldSpec(
+        shape=(), dtype="float64", unit="s", about="robot time since the episode began; none passes in steps while held"
+    ),
+}
+"""Fields of the stream `policy` where a person watches."""
+
+
 def deploy_schema(
-    contract: Contract, extra: Mapping[str, FieldSpec], stream_hz: float, frame: str = "board"
+    contract: Contract,
+    extra: Mapping[str, FieldSpec],
+    stream_hz: float,
+    frame: str = "board",
+    *,
+    overseen: bool = False,
 ) -> EpisodeSchema:
     """Streams of a deployed episode.
 
@@ -44,6 +60,7 @@ def deploy_schema(
         extra: what else `observe` returns at every policy step.
         stream_hz: rate of the stream `reference`. The stream `robot` has 1000 Hz.
         frame: of the plane that positions are expressed in.
+        overseen: a person watches; their interventions become fields of the stream `policy`.
     """
     executed = FieldSpec(
         shape=contract.action.shape, unit=contract.action.unit, frame=contract.action.frame, about="target as executed"
@@ -55,6 +72,7 @@ def deploy_schema(
         about="target as the policy gave it",
     )
     policy = {**contract.observation, **extra, "action": executed, "action_proposed": proposed}
+    policy |= PERSON if overseen else {}
     reference = {
         name: FieldSpec(shape=contract.action.shape, unit=unit, frame=frame, about=about)
         for name, (unit, about) in _REFERENCE_MEANING.items()

@@ -191,6 +191,8 @@ class Requests(NamedTuple):
     """The arm is to hold its position until they go on."""
     stop: bool = False
     """The session is to end after this step; it can be gone on with later."""
+    engaged: bool | None = None
+    """Whether they hold the arm, or would with the next step; None where a device does not say between steps."""
 
 
 class Operator(Protocol):

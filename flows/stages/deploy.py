@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -76,7 +76,7 @@ def run(config: DeployConfig, inputs: dict[str, Path], out: Path, progress: Prog
     store = _new_store(out / "store.zarr", config, policy)
     began = time.perf_counter()
     starts: list[Start] = []
-    with _processor_for_twin() as cpu, start_twin(replace(config.twin, cpu=cpu), PushTWorld) as twin:
+    with processor_for_twin() as cpu, start_twin(replace(config.twin, cpu=cpu), PushTWorld) as twin:
         for i in range(config.starts):
             tell = partial(_tell, progress, starts, config.starts)
             starts.append(run_start(config, twin, policy, config.first_seed + i, store, tell))
@@ -100,7 +100,7 @@ def run_start(
     from sim.tasks.push_t import SUCCESS_COVERAGE, initial_state
 
     twin.call("reset", *initial_state(seed))
-    scene = Scene(twin, Plane(config.plane))
+    scene = Scene(partial(twin.call, "tee_pose"), Plane(config.plane))
     record = EpisodeRecord()
     settings = replace(config.arm, host=config.twin.host)
     with FrankaArm(settings, twin, twin.wait_for_motion) as arm:
@@ -129,7 +129,7 @@ def run_start(
 
 
 @contextmanager
-def _processor_for_twin() -> Iterator[int | None]:
+def processor_for_twin() -> Iterator[int | None]:
     """Keeps this process off one processor, the twin's: in lockstep each must find the other awake."""
     every = os.sched_getaffinity(0)
     if len(every) < 2:
@@ -151,10 +151,11 @@ def _tell(progress: Progress, starts: list[Start], episodes: int, done: int, tot
 
 
 class Scene:
-    """What the policy is shown of the table: the pusher from the arm's own state, the T from the twin's tracker."""
+    """What the policy is shown of the table: the pusher from the arm's own state, the T from who tracks it."""
 
-    def __init__(self, twin: Twin, plane: Any) -> None:
-        self.twin, self.plane = twin, plane
+    def __init__(self, track: Callable[[], np.ndarray], plane: Any) -> None:
+        """`track` tells the T's pose (3,) [m, m, rad], board."""
+        self.track, self.plane = track, plane
         self.coverage = self.best = 0.0
         """Of the goal: at the last look, and the largest so far."""
 
@@ -162,7 +163,7 @@ class Scene:
         """The T's pose (3,) now, and its coverage taken down."""
         from sim.tasks.push_t import coverage
 
-        pose = self.twin.call("tee_pose")
+        pose = self.track()
         self.coverage = coverage(pose)
         self.best = max(self.best, self.coverage)
         return pose

@@ -102,7 +102,8 @@ class ConsoleOperator:
         if command.said != self._said:
             self._said, label = command.said, command.label
             self._last = label
-        return Requests(label, command.mode is Mode.HOLD, command.mode is Mode.STOP)
+        stop = command.mode is Mode.STOP
+        return Requests(label, command.mode is Mode.HOLD, stop, engaged=command.mode is Mode.PERSON)
 
     def status(self) -> str:
         """See `robots.types.Operator`."""

@@ -183,7 +183,7 @@ class Console:
             await _close(socket, WRONG_TOKEN, "wrong token")
             return
         if role == "camera":
-            await self._camera(socket, hello.get("scene"))
+            await self._camera(socket, hello.get("scene"), draws=hello.get("draws") is not False)
         else:
             await self._drive(socket, dict(hello.get("about", {})))
 
@@ -307,10 +307,12 @@ class Console:
         for changed in self._cameras.values():
             changed.set()
 
-    async def _camera(self, socket: WebSocket, scene: Any) -> None:
-        """Somebody who draws or films: gets scenes, sends frames, and may show a scene at a port of the loopback."""
-        changed = self._cameras[socket] = asyncio.Event()
-        if self._scene is not None:
+    async def _camera(self, socket: WebSocket, scene: Any, *, draws: bool) -> None:
+        """Somebody who films, or who draws and so gets scenes; sends frames, may show a scene at a loopback's port."""
+        changed = asyncio.Event()
+        if draws:
+            self._cameras[socket] = changed
+        if draws and self._scene is not None:
             changed.set()
         if isinstance(scene, int):
             self.door.opened(scene)
@@ -324,7 +326,7 @@ class Console:
         except (IndexError, KeyError, RuntimeError, OSError, _disconnected()):
             await _close(socket, BAD_MESSAGE, "gone")
         finally:
-            del self._cameras[socket]
+            self._cameras.pop(socket, None)
             sender.cancel()
             if isinstance(scene, int):
                 self.door.opened(None)

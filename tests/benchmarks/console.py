@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.console_view import frame
+from real.cameras import frame
 from real.console.desk import Mode
 from real.console.line import Line
 from real.console.process import Open, open_console

@@ -1,10 +1,8 @@
 """A practice session as a person has it: `handoff console`, a page, an episode store."""
 
 import contextlib
-import multiprocessing
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +11,14 @@ import numpy as np
 from flows.console import practise
 from flows.hil_config import HilOperator
 from real.console.desk import DeskConfig
-from real.console.process import Open
 from real.console.server import ConsoleConfig
 from robots.episodes.store import EpisodeStore
-from tests.real.console.pages import Page, logged, until
-
-STARTS = 60.0
-"""Seconds for a session to come up: processes, a renderer, a scene."""
+from tests.flows.console_session import Session, ended_episodes, labelled, stepped
+from tests.real.console.pages import logged
 
 
-class Session:
-    """A session in a process of its own, which tells where its console is."""
-
-    def __init__(self, out: Path, policy: str = "still") -> None:
-        context = multiprocessing.get_context("spawn")
-        there, here = context.Pipe()
-        self.process = context.Process(target=_practise, args=(out, policy, here))
-        self.process.start()
-        assert there.poll(STARTS)
-        self.opened = Open(there.recv(), "", "", None)
-
-    def page(self) -> Page:
-        page = Page(self.opened)
-        until(lambda: page.state()["robot"], STARTS)
-        return page
-
-    def ended(self) -> None:
-        self.process.join(20.0)
-        assert not self.process.is_alive()
+def practising(out: Path, policy: str = "still") -> Session:
+    return Session(_practise, out, policy)
 
 
 def _practise(out: Path, policy: str, here: Any) -> None:
@@ -52,35 +30,8 @@ def _practise(out: Path, policy: str, here: Any) -> None:
     practise("reach", policy, out, config, HilOperator(kind="console", person="login"), None, say)
 
 
-def stepped(page: Page, steps: int, *codes: str) -> dict[str, Any]:
-    """Goes on telling what is down until as many steps were made; returns what was told last."""
-    state = page.state()
-    first, limit = state["state"].get("step", 0), time.monotonic() + STARTS
-    while state["state"].get("step", 0) < first + steps:
-        assert time.monotonic() < limit, f"no more steps: {state}"
-        page.keys(*codes)
-        state = page.state()
-    return state
-
-
-def labelled(page: Page, code: str, episodes: int) -> None:
-    """Says a label at once, and waits until so many episodes have ended."""
-    for codes in ((code,), (), (code,), ()):
-        page.keys(*codes)
-    ended_episodes(page, episodes)
-
-
-def ended_episodes(page: Page, episodes: int) -> None:
-    """Looks on until so many episodes have ended."""
-    ended, limit = 0, time.monotonic() + STARTS
-    while ended < episodes:
-        assert time.monotonic() < limit, f"{ended} of {episodes} episodes ended"
-        page.keys()
-        ended = len(page.state().get("episodes", [])) or ended
-
-
 def test_a_practice_session_is_recorded_with_both_actions_and_labels(tmp_path):
-    session = Session(tmp_path)
+    session = practising(tmp_path)
     page = session.page()
     with contextlib.closing(page.socket):
         page.go()
@@ -111,7 +62,7 @@ def test_a_practice_session_is_recorded_with_both_actions_and_labels(tmp_path):
 
 
 def test_a_killed_session_keeps_what_ended_and_goes_on_behind_it(tmp_path):
-    session = Session(tmp_path)
+    session = practising(tmp_path)
     page = session.page()
     with contextlib.closing(page.socket):
         page.go()
@@ -120,7 +71,7 @@ def test_a_killed_session_keeps_what_ended_and_goes_on_behind_it(tmp_path):
         assert session.process.pid is not None
         os.kill(session.process.pid, signal.SIGKILL)
         session.ended()
-    again = Session(tmp_path)
+    again = practising(tmp_path)
     page = again.page()
     with contextlib.closing(page.socket):
         page.go()
@@ -133,7 +84,7 @@ def test_a_killed_session_keeps_what_ended_and_goes_on_behind_it(tmp_path):
 
 
 def test_an_expert_can_be_watched_and_interrupted(tmp_path):
-    session = Session(tmp_path, "expert")
+    session = practising(tmp_path, "expert")
     page = session.page()
     with contextlib.closing(page.socket):
         page.go()

@@ -64,7 +64,7 @@ def test_dead_twin_ends_the_run_in_one_clear_error(tmp_path: Path, monkeypatch: 
 
     def kill_then_look(scene: deploy.Scene) -> np.ndarray:
         if scene.best > 0.0:
-            process = scene.twin._process
+            process = scene.track.func.__self__._process  # type: ignore[attr-defined]
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
             process.join()

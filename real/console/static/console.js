@@ -5,13 +5,15 @@ import { drawLatency, drawStrip, drawTrend } from "./pictures.js";
 const BEAT = 33;             // ms between two heartbeats, well below the watchdog's 150
 const CANVAS = 100;          // ms between two drawings of a canvas
 const OLD_PICTURE = 1000;    // ms after which a picture counts as old
+const SILENCE = 500;         // ms without a word of the server after which the page says so: at the arm it holds since 150
+const GIVEN_UP = 3000;       // ms after which a silent connection is thrown away for a new one
 const $ = (id) => document.getElementById(id);
 
 const page = {
   socket: null, token: "", name: "", you: null, tries: 0,
   keys: new Set(), held: new Set(), stick: null, sequence: 0, sent: new Map(),
   steps: [], first: 0, episodes: [], bindings: {}, actions: [], told: null, about: {}, latencies: [],
-  cameras: new Map(), listening: null, drawn: 0, mode: "away", sound: true, audio: null, dirty: true,
+  cameras: new Map(), listening: null, drawn: 0, heard: 0, mode: "away", sound: true, audio: null, dirty: true,
 };
 // For tests, and for the curious.
 window.handoff = page;
@@ -53,6 +55,7 @@ function connect() {
   const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/page`);
   socket.binaryType = "blob";
   page.socket = socket;
+  page.heard = performance.now();
   socket.onopen = () => {
     page.tries = 0;
     page.sent.clear();
@@ -62,7 +65,7 @@ function connect() {
   socket.onmessage = (event) => typeof event.data === "string" ? hear(JSON.parse(event.data)) : show(event.data);
   socket.onclose = (event) => {
     if (page.socket !== socket) return;
-    mode("away", event.reason || "the console does not answer");
+    away(event.reason || "the console does not answer");
     if (event.code === 4401) { sessionStorage.removeItem("handoff-token"); askWho("That token is not the console's."); return; }
     if (event.code === 4400 || event.code === 4429) return;   // it would happen again
     setTimeout(connect, Math.min(3000, 250 * 2 ** page.tries++));
@@ -205,8 +208,18 @@ function hear(word) {
   }
   page.you = word.you;
   page.told = word;
+  page.heard = performance.now();
   page.dirty = true;
 }
+
+// A cable that was pulled closes nothing: what the banner said last would stand there for ever.
+function listen() {
+  if (page.socket?.readyState !== WebSocket.OPEN) return;
+  const silent = performance.now() - page.heard;
+  if (silent > GIVEN_UP) { connect(); return; }
+  if (silent > SILENCE) away("the console is silent");
+}
+setInterval(listen, 100);
 
 function mode(name, why) {
   const person = page.told?.people?.[page.told.controller] ?? "";
@@ -219,6 +232,11 @@ function mode(name, why) {
   $("why").textContent = why || because[name] || "";
   document.body.dataset.mode = name === "away" ? "hold" : name;
   if (name !== page.mode) { page.mode = name; beep(name); }
+}
+
+function away(why) {
+  mode("away", why);
+  page.shown = null;   // whatever is told next is shown, be it what was told last
 }
 
 // The scene in three dimensions comes from a process of its own, through this server.

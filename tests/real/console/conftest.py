@@ -11,6 +11,9 @@ from real.console.process import Open, open_console
 from real.console.server import ConsoleConfig
 from tests.real.console.pages import until
 
+UNDO = 10.0
+"""Time for which a label can be taken back [s]: enough for a test on a busy machine to do so."""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -20,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def opened(folder: Path) -> Iterator[Open]:
     # A page on a busy machine may be late; how long each may be, the desk's own tests say with a clock of their own.
-    config = ConsoleConfig(port=0, desk=DeskConfig(watchdog=1.0, undo=10.0))
+    config = ConsoleConfig(port=0, desk=DeskConfig(watchdog=1.0, undo=UNDO))
     with open_console(config, folder) as opened:
         yield opened
 

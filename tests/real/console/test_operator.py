@@ -1,15 +1,14 @@
 """A person at the console as a session knows them, with a line that a test moves by hand."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from real.console.desk import STILL, Command, Mode
+from real.console.desk import Mode
 from real.console.operator import ConsoleOperator
 from real.teleop.takeover import Hand, TakeoverConfig
 from robots.spec import ActionSpec
 from robots.types import Label
+from tests.real.console.fake_line import FakeLine, say
 
 SPEC = ActionSpec(
     interface="cartesian_delta",
@@ -21,24 +20,6 @@ SPEC = ActionSpec(
 POLICY = np.full((1, 7), 0.5)
 SEEN = {"q": np.zeros((1, 7)), "width": np.array([[0.04]]), "width_target": np.array([[0.04]])}
 FORWARD = Hand(True, np.array([1.0, 0, 0, 0, 0, 0]), 0)
-
-
-class FakeLine:
-    """Says what the test says, and keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.connection, self.words, self.scenes, self.closed = 1, [], [], False
-        self.now = Command(Mode.HOLD, STILL, "ada", 0, Label.NONE, 0)
-
-    def command(self) -> Command:
-        return self.now
-
-    def tell(self, word: dict[str, Any], scene: bytes | None = None) -> None:
-        self.words.append(word)
-        self.scenes.append(scene)
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class Clock:
@@ -64,10 +45,6 @@ def operator(line, clock) -> ConsoleOperator:
     operator = ConsoleOperator(SPEC, TakeoverConfig(), line, "login", 20.0, lambda: b"scene", clock)
     operator.reset([0])
     return operator
-
-
-def say(line: FakeLine, mode: Mode, hand: Hand = STILL, **others: Any) -> None:
-    line.now = line.now._replace(mode=mode, hand=hand, **others)
 
 
 def test_hold_pauses_the_session_and_policy_lets_it_run(operator, line):

@@ -1,0 +1,170 @@
+"""Arms at their tables: a simulated one behind the robot's network protocol, and the real one; sessions cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from real.franka import FrankaConfig
+from real.loop import LoopConfig
+from real.oversight import OversightConfig
+from real.plane import PlaneConfig
+from real.tracker import TrackerConfig
+from robots.config import config
+from robots.errors import HandoffError
+from robots.kinematics import inverse_kinematics
+from robots.types import Clock
+from sim.fci.twin import TwinConfig
+
+if TYPE_CHECKING:
+    from real.franka import FrankaArm
+
+CLEAR = 0.10
+"""Height above the board at which an arm goes to its start [m]; the T is 0.03 high."""
+
+
+@config
+class DeploySession:
+    """What a session at an arm can be told."""
+
+    host: str = ""
+    """Of the arm's control; empty: a simulated arm is started here."""
+    first_seed: int = 0
+    """Of the first start and of the policy's noise there; the simulated table is laid by it."""
+    start: tuple[float, float] = (0.256, 0.400)
+    """Where an arm's pusher begins an episode [m], board; the simulated one begins where gym-pusht draws it."""
+    loop: LoopConfig = field(default_factory=lambda: LoopConfig(wait_for_policy=False))
+    plane: PlaneConfig = field(default_factory=PlaneConfig)
+    arm: FrankaConfig = field(default_factory=FrankaConfig)
+    oversight: OversightConfig = field(default_factory=OversightConfig)
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    """Who sees the T; an arm needs one, the simulated world knows."""
+    twin: TwinConfig = field(default_factory=TwinConfig)
+
+
+class Bench(Protocol):
+    """An arm at its table."""
+
+    robot: str
+    """Recorded with every episode."""
+
+    def place(self, seed: int) -> None:
+        """Lays the table, before the arm is connected."""
+        ...
+
+    def arm(self) -> FrankaArm:
+        """Not yet connected."""
+        ...
+
+    def ready(self, arm: FrankaArm) -> None:
+        """Brings the connected arm to where an episode begins."""
+        ...
+
+    def clock(self, arm: FrankaArm) -> Clock:
+        """The robot's, at the pace of the wall."""
+        ...
+
+    def pose(self) -> np.ndarray:
+        """(3,) of the T now [m, m, rad], board."""
+        ...
+
+
+class _Simulated:
+    """The twin: in lockstep, so that a busy computer makes it slow and not faulty, at the pace of the wall."""
+
+    robot = "fr3 twin"
+
+    def __init__(self, session: DeploySession, twin: Any) -> None:
+        self._session, self._twin = session, twin
+
+    def place(self, seed: int) -> None:
+        """See `Bench`."""
+        from sim.tasks.push_t import initial_state
+
+        self._twin.call("reset", *initial_state(seed))
+
+    def arm(self) -> FrankaArm:
+        """See `Bench`."""
+        from real.franka import FrankaArm
+
+        settings = replace(self._session.arm, host=self._session.twin.host, realtime="ignore")
+        return FrankaArm(settings, self._twin, self._twin.wait_for_motion)
+
+    def ready(self, arm: FrankaArm) -> None:
+        """See `Bench`: it was placed there."""
+
+    def clock(self, arm: FrankaArm) -> Clock:
+        """See `Bench`."""
+        from real.clock import PacedClock
+
+        return PacedClock(self._twin)
+
+    def pose(self) -> np.ndarray:
+        """See `Bench`."""
+        return self._twin.call("tee_pose")
+
+
+@contextmanager
+def simulated_bench(session: DeploySession) -> Iterator[Bench]:
+    """A simulated arm in a process of its own, as long as the block runs."""
+    from flows.stages.deploy import processor_for_twin
+    from sim.fci.twin import start_twin
+    from sim.push_t_world import PushTWorld
+
+    with processor_for_twin() as cpu, start_twin(replace(session.twin, cpu=cpu), PushTWorld) as twin:
+        yield _Simulated(session, twin)
+
+
+class _AtArm:
+    """A real arm, and a tracker that sees the T."""
+
+    def __init__(self, session: DeploySession, pose: Callable[[], np.ndarray]) -> None:
+        from real.plane import Plane
+        from sim.tasks.push_t import Q_BOARD_CENTRE
+
+        self.robot = f"fr3 at {session.host}"
+        self._settings, self.pose = replace(session.arm, host=session.host), pose
+        self._plane, self._start = Plane(session.plane), np.array(session.start)
+        self._q_centre = Q_BOARD_CENTRE
+
+    def place(self, seed: int) -> None:
+        """See `Bench`: a person has laid the table before they said go on."""
+
+    def arm(self) -> FrankaArm:
+        """See `Bench`."""
+        from real.franka import FrankaArm
+
+        return FrankaArm(self._settings)
+
+    def ready(self, arm: FrankaArm) -> None:
+        """See `Bench`: up, over whatever lies on the board, and down."""
+        here = self._plane.position(arm.state().base_T_ee)
+        q = self._q_centre
+        for xy, lift in ((here, 0.03), (here, CLEAR), (self._start, CLEAR), (self._start, 0.03), (self._start, 0.0)):
+            q = inverse_kinematics(self._plane.pose(xy, lift) @ np.linalg.inv(arm.flange_T_ee), q)
+            arm.move_to_joints(q)
+
+    def clock(self, arm: FrankaArm) -> Clock:
+        """See `Bench`."""
+        return arm.clock
+
+
+@contextmanager
+def arm_bench(session: DeploySession) -> Iterator[Bench]:
+    """The arm at `session.host`.
+
+    Raises:
+        HandoffError: nobody sees the T.
+    """
+    from real.tracker import RemoteTracker
+
+    if not session.tracker.uri:
+        raise HandoffError(
+            "deploy: an arm needs somebody who sees the T: --tracker ws://host:port, see docs/deploying.md."
+        )
+    with RemoteTracker(session.tracker) as tracker:
+        yield _AtArm(session, tracker.pose)

@@ -1,0 +1,336 @@
+"""`handoff deploy GATE`: a released policy on an arm, with a person at the console beside it.
+
+Where no arm is named, a simulated FR3 behind the same network protocol takes its place: client, loop, limits, console
+and record are the same; `flows.benches` is all that differs. Nothing that did not pass a gate is run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flows.benches import Bench, DeploySession, arm_bench, simulated_bench
+from flows.hil_config import HilOperator, HilWorld
+from real.cameras import CameraConfig
+from robots.config import to_plain, validate
+from robots.errors import HandoffError, SafetyError
+from robots.types import Label
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from flows.stages.deploy import Scene
+    from real.console.server import ConsoleConfig
+    from real.controller import OnnxPolicy
+    from real.oversight import Oversight
+    from robots.episodes.store import EpisodeStore
+
+WAIT_SECONDS = 0.05
+"""Between two looks at a person who has not yet said go on [s]."""
+SPARE_SECONDS = 10.0
+"""Of memory for robot states, beyond what an episode may last [s]."""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """How one episode ended."""
+
+    seed: int
+    success: bool
+    label: Label
+    seconds: float
+    """Robot time [s]."""
+    held: float
+    """Of it under hold [s]."""
+    coverage: float
+    """Largest coverage of the goal, 0..1."""
+    corrected: float
+    """Share of the steps that the person made."""
+    recorded: bool
+    """False: the person ended the session in it."""
+
+
+def deploy_command(options: Namespace) -> None:
+    """`handoff deploy`: see `flows.__main__` for its options."""
+    from rich.console import Console
+
+    from real.console.server import ConsoleConfig
+
+    screen = Console()
+
+    def say(text: str) -> None:
+        screen.print(text, highlight=False, soft_wrap=True)
+
+    bundle = released_bundle(options.gate)
+    overrides = list(options.overrides)
+    overrides += [] if options.arm is None else [f"host='{options.arm}'"]
+    overrides += [] if options.tracker is None else [f"tracker.uri='{options.tracker}'"]
+    out = options.out or Path("runs") / "deploy"
+    made = deploy(
+        compose_deploy("push_t", overrides),
+        bundle,
+        out,
+        ConsoleConfig(host=options.host, port=options.port, spacemouse=options.spacemouse),
+        person=options.person or "",
+        episodes=options.episodes,
+        cameras=cameras_of(options.camera or []),
+        say=say,
+    )
+    say(f"{made} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}")
+
+
+def compose_deploy(task: str, overrides: Sequence[str] = ()) -> DeploySession:
+    """`configs/deploy/<task>.yaml` over the defaults of the configuration classes, with Hydra overrides.
+
+    Raises:
+        HandoffError: no such file, unknown key, or ill-typed value.
+    """
+    from flows.compose_group import composed
+
+    return validate(DeploySession, composed("deploy", task, to_plain(DeploySession()), overrides))
+
+
+def released_bundle(gate: Path) -> Path:
+    """The bundle that passed the gate whose artifact `gate` is, checked against what the gate saw.
+
+    Raises:
+        HandoffError: not a gate's artifact, or the bundle is gone or another by now.
+    """
+    from flows.artifact import load_artifact, verify_artifact
+    from flows.explain import find_artifact
+
+    found = find_artifact(gate)
+    manifest = load_artifact(found).manifest
+    if manifest["kind"] != "gate" or manifest["metrics"].get("passed") is not True:
+        raise HandoffError(
+            f"{gate}: is the artifact of stage '{manifest['stage']}', expected one of a gate that was passed, such as "
+            "runs/demo/gate. An arm runs nothing else."
+        )
+    bundle = (found / manifest["input_paths"]["bundle"]).resolve()
+    verify_artifact(bundle)
+    if load_artifact(bundle).digest != manifest["inputs"]["bundle"]:
+        raise HandoffError(f"{bundle}: is not the bundle that passed {gate}. Run the pipeline again.")
+    return bundle
+
+
+def cameras_of(words: Sequence[str]) -> dict[str, CameraConfig]:
+    """Cameras by name, of `NAME=SOURCE`.
+
+    Raises:
+        HandoffError: no name or no source, or a name twice.
+    """
+    found: dict[str, CameraConfig] = {}
+    for word in words:
+        name, _, source = word.partition("=")
+        if not name or not source or name in found:
+            raise HandoffError(f"--camera {word}: expected a new name and a source, e.g. front=0 or wrist=/dev/video2.")
+        found[name] = CameraConfig(source=source)
+    return found
+
+
+def deploy(
+    session: DeploySession,
+    bundle: Path,
+    out: Path,
+    console: ConsoleConfig,
+    *,
+    person: str = "",
+    episodes: int | None = None,
+    cameras: Mapping[str, CameraConfig] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> int:
+    """Runs episodes until the person ends the session; returns how many the store holds.
+
+    Args:
+        session: arm, limits, rates.
+        bundle: directory with `policy.onnx`.
+        out: folder of the store and of the console's log; a session that is run again goes on in it.
+        console: where it listens.
+        person: name that is recorded while nobody has control; empty: the login.
+        episodes: after which it ends by itself; None: never.
+        cameras: by name, shown at the console.
+        say: told the console's address and how every episode ended.
+
+    Raises:
+        SafetyError: a limit or the robot ended an episode; what was recorded of it is in the store.
+        HandoffError: a policy of another task, no arm or tracker there, or a store of other fields.
+    """
+    from flows.console_view import drawn
+    from flows.stages.deploy import EXTRA
+    from real.cameras import filmed
+    from real.console.process import open_console
+    from real.controller import OnnxPolicy
+    from real.record import deploy_schema
+    from robots.episodes.corrections import open_corrections
+
+    policy = OnnxPolicy(bundle / "policy.onnx")
+    if policy.contract.task != "push_t":
+        raise HandoffError(f"{bundle}: a policy of task '{policy.contract.task}'; arms have a table for push_t alone.")
+    schema = deploy_schema(policy.contract, EXTRA, session.loop.stream_hz, overseen=True)
+    seconds = session.loop.max_steps / policy.contract.rate_hz + session.oversight.hold_seconds + SPARE_SECONDS
+    session = replace(session, arm=replace(session.arm, record_seconds=seconds))
+    simulated = not session.host
+    out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        store = stack.enter_context(open_corrections(out / "store.zarr", schema))
+        opened = stack.enter_context(open_console(console, out / "console"))
+        stack.enter_context(drawn(HilWorld(task="push_t"), opened, pictures=simulated))
+        stack.enter_context(filmed(cameras or {}, opened))
+        bench = stack.enter_context(simulated_bench(session) if simulated else arm_bench(session))
+        say(f"console  {opened.url}")
+        shown = _Shown(session, policy, person, bench)
+        stack.enter_context(closing(shown.operator))
+        redo = False
+        while episodes is None or store.num_episodes < episodes:
+            if not await_go(shown.oversight):
+                break
+            seed = session.first_seed + store.num_episodes - redo
+            ended = run_overseen(session, bench, policy, shown, seed, store)
+            if not ended.recorded:
+                break
+            redo = ended.label is Label.REDO
+            say(_told(store.num_episodes, ended))
+        return store.num_episodes
+
+
+def await_go(oversight: Oversight) -> bool:
+    """Waits until the person lets the arm move; False when they end the session."""
+    oversight.look()
+    while oversight.paused and not oversight.stopped:
+        time.sleep(WAIT_SECONDS)
+        oversight.look()
+    return not oversight.stopped
+
+
+def run_overseen(
+    session: DeploySession, bench: Bench, policy: OnnxPolicy, shown: _Shown, seed: int, store: EpisodeStore
+) -> Deployed:
+    """One episode; the arm is at rest and what was recorded is in the store when this returns or raises."""
+    from flows.stages.deploy import Scene
+    from real.loop import EpisodeRecord, run_episode
+    from sim.tasks.push_t import SUCCESS_COVERAGE
+
+    bench.place(seed)
+    shown.scene = scene = Scene(bench.pose, shown.plane)
+    record = EpisodeRecord()
+    fault: SafetyError | None = None
+    with bench.arm() as arm:
+        arm.preflight()
+        bench.ready(arm)
+        shown.oversight.begin(seed)
+        try:
+            run_episode(
+                arm,
+                bench.clock(arm),
+                policy,
+                policy.contract,
+                shown.observe,
+                session.loop,
+                plane=shown.plane,
+                flange_T_ee=arm.flange_T_ee,
+                seed=seed,
+                stop=lambda: scene.coverage > SUCCESS_COVERAGE,
+                record=record,
+                oversight=shown.oversight,
+            )
+        except SafetyError as error:
+            fault = error
+        robot = None
+        # A fault may have cut off the last states; then it is the fault that must be told.
+        with suppress(*(() if fault is None else (HandoffError,))):
+            if arm.recorder is not None and record.policy:
+                robot = arm.recorder.between(record.begin, record.end)
+    ended = _ended(seed, record, scene, shown.oversight)
+    if robot is not None and (ended.recorded or fault is not None):
+        about = {"robot": bench.robot, "policy": policy.contract.policy, "fault": None if fault is None else str(fault)}
+        _store(store, record, robot, ended, about)
+    if fault is not None:
+        raise fault
+    return ended
+
+
+def _ended(seed: int, record: Any, scene: Scene, oversight: Oversight) -> Deployed:
+    from sim.tasks.push_t import SUCCESS_COVERAGE
+
+    solved = scene.best > SUCCESS_COVERAGE
+    said = {Label.SUCCESS: True, Label.FAILURE: False}
+    by_hand = record.policy.get("intervention", [])
+    return Deployed(
+        seed=seed,
+        success=said.get(record.label, solved),
+        label=record.label,
+        seconds=record.end - record.begin,
+        held=record.held,
+        coverage=scene.best,
+        corrected=float(np.mean(by_hand)) if by_hand else 0.0,
+        recorded=not oversight.stopped and bool(record.policy),
+    )
+
+
+def _store(store: EpisodeStore, record: Any, robot: Any, ended: Deployed, about: dict[str, Any]) -> None:
+    from real.record import append_episode, tracking_figures
+
+    dropped = ended.label in (Label.REDO, Label.DISCARD)
+    metadata = {
+        **about,
+        "seed": ended.seed,
+        "success": ended.success,
+        "coverage": ended.coverage,
+        "label": ended.label.name.lower(),
+        "discard_reason": ended.label.name.lower() if dropped else None,
+        "operator": sorted(record.people),
+        "device": "console",
+        "held_seconds": ended.held,
+    }
+    append_episode(store, record, robot, {**metadata, **tracking_figures(record, robot)})
+
+
+def _told(number: int, ended: Deployed) -> str:
+    how = "solved" if ended.success else "not solved"
+    said = "" if ended.label is Label.NONE else f", {ended.label.name.lower()}"
+    return (
+        f"episode {number}: {how}{said}, coverage {ended.coverage:.2f}, {ended.seconds:.1f} s"
+        f" ({ended.held:.1f} s held), {100 * ended.corrected:.0f} % by hand"
+    )
+
+
+class _Shown:
+    """What person and policy are shown of arm and table, and the person."""
+
+    def __init__(self, session: DeploySession, policy: OnnxPolicy, person: str, bench: Bench) -> None:
+        from flows.hil_worlds import person_of
+        from real.console.line import Line
+        from real.console.operator import ConsoleOperator
+        from real.console.process import console_line
+        from real.oversight import STEPS, Oversight
+        from real.plane import Plane
+
+        self.plane = Plane(session.plane)
+        self.scene: Scene | None = None
+        self._q, self._pose = np.zeros(7), np.zeros(3)
+        where, token = console_line()
+        rate = policy.contract.rate_hz
+        line = Line(where, token, {"task": policy.contract.task, "stage": bench.robot, "rate_hz": rate})
+        line.start()
+        name = person_of(HilOperator(kind="console", person=person))
+        self.operator = ConsoleOperator(STEPS, session.oversight.takeover, line, name, rate, self._scene)
+        self.oversight = Oversight(self.operator, session.oversight, self.plane, rate, self.operator.told)
+
+    def observe(self, state: Any) -> Any:
+        """See `flows.stages.deploy.Scene.observe`."""
+        assert self.scene is not None
+        observation = self.scene.observe(state)
+        self._q, self._pose = state.q, observation["block_pose"]
+        return observation
+
+    def _scene(self) -> bytes:
+        from robots.wire import pack
+        from sim.tasks.push_t import base_pose_of_tee
+
+        return pack({"qpos": np.concatenate([self._q, base_pose_of_tee(self._pose)]), "goal": np.zeros(3)})

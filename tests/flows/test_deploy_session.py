@@ -1,0 +1,277 @@
+"""`handoff deploy`: a person at the console beside an arm, the unmodified client, a simulated FR3 behind the FCI."""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.sync.server import serve
+
+from flows import deploy as deploying
+from flows.artifact import seal
+from flows.benches import DeploySession
+from real.clock import PacedClock
+from real.console.desk import DeskConfig
+from real.console.server import ConsoleConfig
+from real.franka import FrankaConfig
+from real.loop import LoopConfig
+from real.tracker import TrackerConfig
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.wire import pack
+from sim.fci.twin import TwinConfig, start_twin
+from sim.push_t_world import PushTWorld
+from sim.tasks.push_t import initial_state
+from tests.flows.console_session import Session, labelled, stepped
+from tests.real.console.pages import logged
+from tests.real.onnx_models import save_policy
+
+CONFIG = DeploySession(loop=LoopConfig(wait_for_policy=False, max_steps=600))
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that stays where the pusher is."""
+    folder = tmp_path_factory.mktemp("bundle")
+    save_policy(folder / "policy.onnx", scale=0.0)
+    return folder
+
+
+def _deploy(out: Path, bundle: Path, session: DeploySession, here: Any) -> None:
+    def say(text: str) -> None:
+        if text.startswith("console  "):
+            here.send(text.removeprefix("console  "))
+
+    # A page on a busy machine may be late.
+    deploying.deploy(session, bundle, out, ConsoleConfig(port=0, desk=DeskConfig(watchdog=2.0)), say=say)
+
+
+def on(host: str) -> DeploySession:
+    return replace(CONFIG, twin=TwinConfig(host=host))
+
+
+def led(page: Any) -> None:
+    """Ten steps forward, then the label success."""
+    page.go()
+    stepped(page, 5)
+    told = stepped(page, 10, "ArrowUp")
+    assert told["mode"] == "person"
+    assert len(told["state"]["q"]) == 7
+    page.keys()
+    labelled(page, "KeyS", 1)
+
+
+def looks_led(store: EpisodeStore, robot: str) -> None:
+    """What `led` leaves behind: the arm went where the person led it, and who did what is written down."""
+    about = store.metadata(0)
+    assert (about["robot"], about["label"], about["success"], about["operator"]) == (robot, "success", True, ["ada"])
+    policy, arm = store.read(0, "policy"), store.read(0, "robot")
+    mine = policy["intervention"].astype(bool).ravel()
+    assert 9 <= mine.sum() < len(mine)
+    assert set(policy["segment"].ravel()) == {-1, 0}
+    # Forward from behind the arm is the board's -y, at 0.15 m/s less the ramp of the first moments.
+    way = policy["agent"][mine][-1] - policy["agent"][mine][0]
+    assert way[1] < -0.06
+    assert abs(way[0]) < 0.01
+    x = arm["base_T_ee"][:, 0, 3]
+    assert x[-1] - x[0] > 0.06
+    assert about["min_success_rate"] == 1.0
+    np.testing.assert_allclose(policy["action"][~mine], policy["action_proposed"][~mine], atol=0.02)
+
+
+def test_a_person_leads_the_simulated_arm_and_judges(tmp_path, bundle):
+    session = Session(_deploy, tmp_path, bundle, on("127.0.79.1"))
+    page = session.page()
+    with contextlib.closing(page.socket):
+        led(page)
+        page.go()
+        stepped(page, 3)
+        labelled(page, "KeyR", 2)
+        page.go()
+        stepped(page, 3)
+        page.keys("End")
+        session.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    assert store.num_episodes == 2, "the one that the end of the session cut off is not there"
+    looks_led(store, "fr3 twin")
+    assert store.metadata(1)["discard_reason"] == "redo"
+    assert store.metadata(1)["seed"] == 1
+    assert {line["who"] for line in logged(tmp_path / "console", "took the arm over")} == {"ada"}
+
+
+def test_a_held_arm_stands_still_under_control_and_goes_on(tmp_path, bundle):
+    session = Session(_deploy, tmp_path, bundle, on("127.0.79.2"))
+    page = session.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        stepped(page, 5, "ArrowUp")
+        page.keys("Escape")
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            page.keys()
+            assert page.state()["mode"] == "hold"
+        page.go()
+        stepped(page, 3)
+        labelled(page, "KeyQ", 1)
+        page.keys("End")
+        session.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    about, times = store.metadata(0), store.read(0, "policy", ["step_time"])["step_time"].ravel()
+    assert not about["success"]
+    assert about["held_seconds"] > 0.9
+    gap = int(np.argmax(np.diff(times)))
+    robot = store.read(0, "robot", ["time", "dq"])
+    standing = (robot["time"] > times[gap] + 0.5) & (robot["time"] < times[gap + 1])
+    assert standing.any()
+    assert np.abs(robot["dq"][standing]).max() < 0.01
+
+
+class Lab:
+    """A table with an arm whose time passes by itself, and a tracker that sees the T.
+
+    A thread lets it pass, in step with the client: on a busy machine it is slow instead of losing packets.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.pose = np.zeros(3)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[str]:
+        with start_twin(TwinConfig(host=self.host), PushTWorld) as twin:
+            twin.call("reset", *initial_state(3))
+            self.pose, closing = twin.call("tee_pose"), threading.Event()
+            passing = threading.Thread(target=self._pass, args=(PacedClock(twin), closing))
+            passing.start()
+            with serve(self._track, "127.0.0.1", 0, compression=None) as server:
+                threading.Thread(target=server.serve_forever, daemon=True).start()
+                yield f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
+                server.shutdown()
+            closing.set()
+            passing.join()
+
+    def _pass(self, clock: PacedClock, closing: threading.Event) -> None:
+        while not closing.is_set():
+            clock.advance(0.004)
+
+    def _track(self, connection: Any) -> None:
+        with contextlib.suppress(Exception):
+            while True:
+                connection.send(pack({"pose": self.pose}))
+                time.sleep(0.02)
+
+
+def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
+    """The path of a real arm: its own clock, a move to the start, a tracker; all but the real-time kernel."""
+    lab = Lab("127.0.79.3")
+    with lab.open() as tracker:
+        config = replace(
+            CONFIG,
+            host=lab.host,
+            arm=FrankaConfig(realtime="ignore", move_dynamics=0.5),
+            tracker=TrackerConfig(uri=tracker),
+        )
+        session = Session(_deploy, tmp_path, bundle, config)
+        page = session.page()
+        with contextlib.closing(page.socket):
+            led(page)
+            page.keys("End")
+            session.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    looks_led(store, f"fr3 at {lab.host}")
+    np.testing.assert_allclose(store.read(0, "policy", ["agent"])["agent"][0], CONFIG.start, atol=0.005)
+
+
+def test_a_fault_keeps_what_was_recorded_and_is_told(tmp_path, bundle, monkeypatch):
+    """A tracker that loses the T ends the episode; the steps before are in the store, with the reason."""
+    from flows import benches
+
+    look, calls = benches._Simulated.pose, []
+
+    def lost(self: Any) -> np.ndarray:
+        from robots.errors import SafetyError
+
+        calls.append(0)
+        if len(calls) > 12:
+            raise SafetyError("tracker: newest pose is 0.300 s old, limit 0.25 s.")
+        return look(self)
+
+    monkeypatch.setattr(benches._Simulated, "pose", lost)
+    monkeypatch.setattr(deploying, "await_go", lambda oversight: True)
+    monkeypatch.setattr("real.oversight.Oversight.look", lambda self: setattr(self, "paused", False))
+    with pytest.raises(HandoffError, match="newest pose is"):
+        deploying.deploy(on("127.0.79.4"), bundle, tmp_path, ConsoleConfig(port=0))
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    assert store.num_episodes == 1
+    assert "newest pose is" in store.metadata(0)["fault"]
+    assert not store.metadata(0)["success"]
+
+
+def gate_artifact(folder: Path, bundle_kind: str = "bundle", passed: bool = True) -> Path:
+    """A bundle and the gate that it passed, as the pipeline leaves them."""
+    partial = folder / "bundle.partial"
+    partial.mkdir()
+    save_policy(partial / "policy.onnx")
+    record = {"stage": "export", "metrics": {}, "inputs": {}, "input_paths": {}}
+    bundle = seal(partial, folder / "bundle", bundle_kind, record)
+    partial = folder / "gate.partial"
+    partial.mkdir()
+    (partial / "gate.json").write_text("{}")
+    inputs = {"inputs": {"bundle": bundle.digest}, "input_paths": {"bundle": "../bundle"}}
+    return seal(partial, folder / "gate", "gate", {"stage": "gate", "metrics": {"passed": passed}, **inputs}).path
+
+
+def test_what_passed_the_gate_may_be_deployed(tmp_path):
+    assert deploying.released_bundle(gate_artifact(tmp_path)) == (tmp_path / "bundle").resolve()
+
+
+def test_nothing_that_did_not_pass_a_gate_is_deployed(tmp_path):
+    gate = gate_artifact(tmp_path)
+    with pytest.raises(HandoffError, match="is the artifact of stage 'export', expected one of a gate"):
+        deploying.released_bundle(tmp_path / "bundle")
+    manifest = json.loads((gate / "manifest.json").read_text())
+    manifest["metrics"]["passed"] = False
+    (gate / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(HandoffError, match="expected one of a gate that was passed"):
+        deploying.released_bundle(gate)
+
+
+def test_a_bundle_that_changed_behind_its_gate_is_refused(tmp_path):
+    gate = gate_artifact(tmp_path)
+    policy = tmp_path / "bundle" / "policy.onnx"
+    policy.write_bytes(policy.read_bytes()[:-1] + b"!")
+    with pytest.raises(HandoffError, match="Was it edited after it was built"):
+        deploying.released_bundle(gate)
+
+
+def test_an_arm_without_a_tracker_is_refused(tmp_path, bundle):
+    with pytest.raises(HandoffError, match="an arm needs somebody who sees the T"):
+        deploying.deploy(replace(CONFIG, host="127.0.79.9"), bundle, tmp_path, ConsoleConfig(port=0))
+
+
+def test_a_policy_of_another_task_is_refused(tmp_path):
+    save_policy(tmp_path / "policy.onnx", task="reach")
+    with pytest.raises(HandoffError, match="a policy of task 'reach'"):
+        deploying.deploy(CONFIG, tmp_path, tmp_path, ConsoleConfig(port=0))
+
+
+def test_settings_come_from_the_command_line():
+    session = deploying.compose_deploy("push_t", ["host='172.16.0.2'", "oversight.speed=0.05", "loop.max_steps=100"])
+    assert (session.host, session.oversight.speed, session.loop.max_steps) == ("172.16.0.2", 0.05, 100)
+    assert not session.loop.wait_for_policy
+    with pytest.raises(HandoffError, match=r"oversight\.sped"):
+        deploying.compose_deploy("push_t", ["oversight.sped=0.05"])
+
+
+def test_cameras_are_named_and_have_a_source():
+    found = deploying.cameras_of(["front=0", "wrist=rtsp://cam?x=1"])
+    assert {name: camera.source for name, camera in found.items()} == {"front": "0", "wrist": "rtsp://cam?x=1"}
+    for wrong in (["front"], ["=0"], ["front="], ["front=0", "front=1"]):
+        with pytest.raises(HandoffError, match="expected a new name and a source"):
+            deploying.cameras_of(wrong)
