@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import field, replace
@@ -22,7 +23,10 @@ from sim.fci.twin import TwinConfig
 
 if TYPE_CHECKING:
     from real.franka import FrankaArm
+    from real.oversight import Oversight
 
+WAIT_SECONDS = 0.05
+"""Between two looks at a person who has not yet said go on [s]."""
 CLEAR = 0.10
 """Height above the board at which an arm goes to its start [m]; the T is 0.03 high."""
 
@@ -51,6 +55,8 @@ class Bench(Protocol):
 
     robot: str
     """Recorded with every episode."""
+    laid_by_hand: bool
+    """A person lays the table before every episode."""
 
     def place(self, seed: int) -> None:
         """Lays the table, before the arm is connected."""
@@ -60,8 +66,8 @@ class Bench(Protocol):
         """Not yet connected."""
         ...
 
-    def ready(self, arm: FrankaArm) -> None:
-        """Brings the connected arm to where an episode begins."""
+    def ready(self, arm: FrankaArm, oversight: Oversight) -> bool:
+        """Brings the connected arm to where an episode begins; False when the person ends the session meanwhile."""
         ...
 
     def clock(self, arm: FrankaArm) -> Clock:
@@ -77,6 +83,7 @@ class _Simulated:
     """The twin: in lockstep, so that a busy computer makes it slow and not faulty, at the pace of the wall."""
 
     robot = "fr3 twin"
+    laid_by_hand = False
 
     def __init__(self, session: DeploySession, twin: Any) -> None:
         self._session, self._twin = session, twin
@@ -94,8 +101,9 @@ class _Simulated:
         settings = replace(self._session.arm, host=self._session.twin.host, realtime="ignore")
         return FrankaArm(settings, self._twin, self._twin.wait_for_motion)
 
-    def ready(self, arm: FrankaArm) -> None:
+    def ready(self, arm: FrankaArm, oversight: Oversight) -> bool:
         """See `Bench`: it was placed there."""
+        return True
 
     def clock(self, arm: FrankaArm) -> Clock:
         """See `Bench`."""
@@ -122,6 +130,8 @@ def simulated_bench(session: DeploySession) -> Iterator[Bench]:
 class _AtArm:
     """A real arm, and a tracker that sees the T."""
 
+    laid_by_hand = True
+
     def __init__(self, session: DeploySession, pose: Callable[[], np.ndarray]) -> None:
         from real.plane import Plane
         from sim.tasks.push_t import Q_BOARD_CENTRE
@@ -140,13 +150,21 @@ class _AtArm:
 
         return FrankaArm(self._settings)
 
-    def ready(self, arm: FrankaArm) -> None:
-        """See `Bench`: up, over whatever lies on the board, and down."""
-        here = self._plane.position(arm.state().base_T_ee)
-        q = self._q_centre
+    def ready(self, arm: FrankaArm, oversight: Oversight) -> bool:
+        """See `Bench`: up, over whatever lies on the board, and down; it stands still on the way when it is to."""
+
+        def halted() -> bool:
+            oversight.look()
+            # A label would be one of no episode.
+            return oversight.paused or oversight.stopped
+
+        here, q = self._plane.position(arm.state().base_T_ee), self._q_centre
         for xy, lift in ((here, 0.03), (here, CLEAR), (self._start, CLEAR), (self._start, 0.03), (self._start, 0.0)):
             q = inverse_kinematics(self._plane.pose(xy, lift) @ np.linalg.inv(arm.flange_T_ee), q)
-            arm.move_to_joints(q)
+            while not arm.move_to_joints(q, halted):
+                if not await_go(oversight):
+                    return False
+        return True
 
     def clock(self, arm: FrankaArm) -> Clock:
         """See `Bench`."""
@@ -168,3 +186,12 @@ def arm_bench(session: DeploySession) -> Iterator[Bench]:
         )
     with RemoteTracker(session.tracker) as tracker:
         yield _AtArm(session, tracker.pose)
+
+
+def await_go(oversight: Oversight) -> bool:
+    """Waits until the person lets the arm move; False when they end the session."""
+    oversight.look()
+    while oversight.paused and not oversight.stopped:
+        time.sleep(WAIT_SECONDS)
+        oversight.look()
+    return not oversight.stopped

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.benches import Bench, DeploySession, arm_bench, simulated_bench
+from flows.benches import WAIT_SECONDS, Bench, DeploySession, arm_bench, await_go, simulated_bench
 from flows.hil_config import HilOperator, HilWorld
 from real.cameras import CameraConfig
 from robots.config import to_plain, validate
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from real.oversight import Oversight
     from robots.episodes.store import EpisodeStore
 
-WAIT_SECONDS = 0.05
-"""Between two looks at a person who has not yet said go on [s]."""
 SPARE_SECONDS = 10.0
 """Of memory for robot states, beyond what an episode may last [s]."""
 
@@ -196,16 +194,9 @@ def deploy(
                 break
             redo = ended.label is Label.REDO
             say(_told(store.num_episodes, ended))
+            if bench.laid_by_hand:
+                shown.hold("lay the table, then go on")
         return store.num_episodes
-
-
-def await_go(oversight: Oversight) -> bool:
-    """Waits until the person lets the arm move; False when they end the session."""
-    oversight.look()
-    while oversight.paused and not oversight.stopped:
-        time.sleep(WAIT_SECONDS)
-        oversight.look()
-    return not oversight.stopped
 
 
 def run_overseen(
@@ -222,7 +213,8 @@ def run_overseen(
     fault: SafetyError | None = None
     with bench.arm() as arm:
         arm.preflight()
-        bench.ready(arm)
+        if not bench.ready(arm, shown.oversight):
+            return _ended(seed, record, scene, shown.oversight)
         shown.oversight.begin(seed)
         try:
             run_episode(
@@ -321,6 +313,13 @@ class _Shown:
         name = person_of(HilOperator(kind="console", person=person))
         self.operator = ConsoleOperator(STEPS, session.oversight.takeover, line, name, rate, self._scene)
         self.oversight = Oversight(self.operator, session.oversight, self.plane, rate, self.operator.told)
+
+    def hold(self, why: str) -> None:
+        """Returns when the console holds; nothing moves before somebody says go on."""
+        self.operator.hold(why)
+        while not (self.oversight.paused or self.oversight.stopped):
+            time.sleep(WAIT_SECONDS)
+            self.oversight.look()
 
     def observe(self, state: Any) -> Any:
         """See `flows.stages.deploy.Scene.observe`."""

@@ -26,6 +26,10 @@ Vector3 = tuple[float, float, float]
 
 _NO_REALTIME = "arm: no realtime priority ({}). A real arm needs a PREEMPT_RT kernel; a twin, `realtime: ignore`."
 
+STOP_DYNAMICS = 0.5
+"""Share of the limits with which a move is stopped half-way. At all of them franky's first sample was refused by the
+twin's check of the accelerations, which is the robot's."""
+
 
 @config
 class FrankaConfig:
@@ -140,8 +144,15 @@ class FrankaArm:
             )
         return state
 
-    def move_to_joints(self, q: np.ndarray) -> None:
+    def move_to_joints(self, q: np.ndarray, halted: Callable[[], bool] = lambda: False) -> bool:
         """Moves to joint positions `q` (7,) [rad] at reduced dynamics, and waits in robot time until it is there.
+
+        Args:
+            q: target.
+            halted: asked every 10 ms; once true the arm comes to rest where it is, at full deceleration.
+
+        Returns:
+            Whether it is there.
 
         Raises:
             SafetyError: `q` is not 7 finite numbers inside the limits.
@@ -157,7 +168,11 @@ class FrankaArm:
             )
         motion = franky.JointMotion(q, relative_dynamics_factor=self.config.move_dynamics)
         self._begin(motion)
-        self._wait_until_done(60.0)
+        if self._wait_until_done(60.0, halted):
+            return True
+        self._guarded(lambda: self._robot.move(franky.JointStopMotion(STOP_DYNAMICS), asynchronous=True))
+        self._wait_until_done(4.0)
+        return False
 
     def start(self) -> None:
         """Takes control under impedance, holding the present pose, and starts a fresh `recorder`."""
@@ -253,11 +268,13 @@ class FrankaArm:
             time.sleep(0.001)
         self._latch(arm_state(self._robot.state))
 
-    def _wait_until_done(self, seconds: float) -> None:
-        """Lets robot time pass until the running motion has ended."""
+    def _wait_until_done(self, seconds: float, halted: Callable[[], bool] = lambda: False) -> bool:
+        """Lets robot time pass until the running motion has ended; False when `halted` came first."""
         for _ in range(round(seconds / 0.01)):
             if self._has_ended():
-                return
+                return True
+            if halted():
+                return False
             self.clock.advance(0.01)
         raise SafetyError(f"arm: the motion did not end within {seconds} s of robot time. Is the arm blocked?")
 

@@ -125,6 +125,8 @@ def run_episode(
             progress(step + 1, config.max_steps)
             for _ in range(episode.ticks):
                 episode.stream_tick()
+                if oversight is not None and oversight.interrupts:
+                    break
         else:
             episode.tell(solved=False, last=True)
     finally:
@@ -222,7 +224,7 @@ class _Episode:
             self.dq_per_speed = joint_velocity(q, self.plane.velocity_axes(), self.flange_T_ee)
             self.bounds = velocity_bounds(joints, q, self.dq_per_speed)
         measured = self.plane.position(self.state.base_T_ee)
-        if self.oversight is not None and self.oversight.brakes:
+        if self.oversight is not None and self.oversight.still:
             asked = self.streamed = self.governor.brake(measured, self.bounds)
             dynamics = agent_dynamics(self.contract.action_interface)
             self.reference = AgentReference(asked.position, dynamics, self.tick * self.period)

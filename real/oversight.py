@@ -1,8 +1,9 @@
 """A person beside a policy on an arm: holds it still, leads it by hand, judges the episode, ends the session.
 
-The loop looks at the person at every stream tick, so that the arm brakes from the tick after what they ask for;
-their motion begins with the next policy step, as in a simulated session. A device's deflection is a speed: what is
-executed is a target on the board that moves on from where the arm's reference is when they take it.
+The loop looks at the person at every stream tick: to hold brakes the arm with the next tick, and to take it or give it
+back cuts the policy's step short and begins another, so that nobody waits for a slow policy's next look. A device's
+deflection is a speed: what is executed is a target on the board that moves on from where the arm's reference is when
+they take it.
 """
 
 from __future__ import annotations
@@ -101,9 +102,14 @@ class Oversight:
         return self.stopped or self.label is not Label.NONE
 
     @property
-    def brakes(self) -> bool:
-        """The reference must come to rest now: they hold the arm still, or took it or gave it back since the step."""
-        return self.paused or self.over or (self.wants is not None and self.wants != self.leading)
+    def still(self) -> bool:
+        """The reference must come to rest now."""
+        return self.paused or self.over
+
+    @property
+    def interrupts(self) -> bool:
+        """The running policy step must not go on: stillness, or somebody else has the arm from now on."""
+        return self.still or (self.wants is not None and self.wants != self.leading)
 
     def step(
         self,

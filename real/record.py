@@ -38,10 +38,14 @@ PERSON = {
     "segment": FieldSpec(shape=(), dtype="int32", about="number of the takeover in the episode, -1 without one"),
     "reason": FieldSpec(shape=(), dtype="uint8", about="of the takeover, see robots.types.Reason"),
     "step_time": FieldSpec(
-        shape=(), dtype="float64", unit="s", about="robot time since the episode began; none passes in steps while held"
+        shape=(),
+        dtype="float64",
+        unit="s",
+        about="robot time since the episode began",
     ),
 }
-"""Fields of the stream `policy` where a person watches."""
+"""Fields of the stream `policy` where a person watches. Its rate is then nominal, `step_time` exact: no step is made
+while the arm is held, and a step is cut short where the arm changes hands."""
 
 
 def deploy_schema(

@@ -116,6 +116,13 @@ class ConsoleOperator:
         """See `robots.types.Operator`."""
         self._line.close()
 
+    def hold(self, why: str) -> None:
+        """Asks the console to hold the arm until whoever has control says go on, e.g. while a table is laid.
+
+        It takes a moment: wait for `requests` to say so.
+        """
+        self._line.tell({"kind": "hold", "why": why})
+
     def told(
         self,
         observation: Observation,

@@ -290,6 +290,9 @@ class Console:
                     self.story.step(word["told"])
                 elif word["kind"] == "scene":
                     self._show(word["scene"])
+                elif word["kind"] == "hold":
+                    self.desk.hold(str(word["why"])[:200])
+                    self._changed.set()
                 elif word["kind"] == "end":
                     self.story.end(word["told"])
                     self._ended += 1

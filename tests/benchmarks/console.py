@@ -5,6 +5,8 @@
 takeover_ms       from a key's own time stamp in a real browser (Chromium) to the moment at which the first action of
                   the person is handed out in a running session of `reach` (20 Hz): median, 95th percentile, largest;
                   limit 100 ms for the 95th
+arm_takeover_ms   likewise at an arm: `handoff deploy` with the simulated FR3 behind the robot's own protocol and a
+                  policy of 10 Hz
 hold_ms           per fault the largest time until the robot's side is told to hold still; limit 200 ms
 server_share      of one core that the server's process takes while two cameras of 320 x 240 come at 30 Hz and steps at
                   50 Hz, and go to three viewers; limit .25. Beside it the rates that the viewers got
@@ -52,8 +54,9 @@ def main() -> None:
     options = parser.parse_args()
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        figures["takeover_ms"] = takeovers(options.takeovers, Path(folder) / "session")
-        print("takeover_ms", figures["takeover_ms"], flush=True)
+        for name, run in (("takeover_ms", _practise), ("arm_takeover_ms", _deploy)):
+            figures[name] = takeovers(options.takeovers, Path(folder) / name, run)
+            print(name, figures[name], flush=True)
         figures["hold_ms"] = faults(options.faults, Path(folder) / "faults")
         print("hold_ms", figures["hold_ms"], flush=True)
         figures |= streaming(options.seconds, Path(folder) / "streaming")
@@ -61,7 +64,7 @@ def main() -> None:
         print(json.dumps(figures))
 
 
-def takeovers(count: int, folder: Path) -> dict[str, float] | None:
+def takeovers(count: int, folder: Path, run: Callable[[Path, Any], None]) -> dict[str, float] | None:
     """Keys pressed in a browser against actions handed out by a session in another process; None without Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -71,7 +74,7 @@ def takeovers(count: int, folder: Path) -> dict[str, float] | None:
     context = multiprocessing.get_context("spawn")
     there, here = context.Pipe()
     # Not a daemon: it has processes of its own.
-    session = context.Process(target=_practise, args=(folder, here))
+    session = context.Process(target=run, args=(folder, here))
     session.start()
     acted: list[tuple[float, bool]] = []
     pressed: list[float] = []
@@ -93,9 +96,10 @@ def takeovers(count: int, folder: Path) -> dict[str, float] | None:
             for _ in range(count):
                 page.keyboard.press("Enter")
                 time.sleep(0.1 + 0.1 * chance.random())
-                page.keyboard.down("KeyI" if len(pressed) % 2 else "KeyK")
+                key = ("ArrowUp", "ArrowDown")[len(pressed) % 2]
+                page.keyboard.down(key)
                 time.sleep(0.25)
-                page.keyboard.up("KeyI" if len(pressed) % 2 else "KeyK")
+                page.keyboard.up(key)
                 time.sleep(0.15)
                 pressed.append(page.evaluate("pressed.at(-1)"))
             browser.close()
@@ -114,6 +118,23 @@ def _practise(folder: Path, here: Any) -> None:
         here.send(text.removeprefix("console  "))
 
     practise("reach", "still", folder, ConsoleConfig(port=0), HilOperator(kind="console"), None, say)
+
+
+def _deploy(folder: Path, here: Any) -> None:
+    from flows.benches import DeploySession
+    from flows.deploy import deploy
+    from real.loop import LoopConfig
+    from tests.real.onnx_models import save_policy
+
+    def say(text: str) -> None:
+        if text.startswith("console  "):
+            here.send(text.removeprefix("console  "))
+
+    folder.mkdir()
+    # It stays where the pusher is.
+    save_policy(folder / "policy.onnx", scale=0.0)
+    session = DeploySession(loop=LoopConfig(wait_for_policy=False, max_steps=3000))
+    deploy(session, folder, folder, ConsoleConfig(port=0), say=say)
 
 
 def _watch(viewer: Page, acted: list[tuple[float, bool]]) -> None:

@@ -29,7 +29,7 @@ from sim.fci.twin import TwinConfig, start_twin
 from sim.push_t_world import PushTWorld
 from sim.tasks.push_t import initial_state
 from tests.flows.console_session import Session, labelled, stepped
-from tests.real.console.pages import logged
+from tests.real.console.pages import logged, until
 from tests.real.onnx_models import save_policy
 
 CONFIG = DeploySession(loop=LoopConfig(wait_for_policy=False, max_steps=600))
@@ -112,8 +112,8 @@ def test_a_held_arm_stands_still_under_control_and_goes_on(tmp_path, bundle):
         page.go()
         stepped(page, 5, "ArrowUp")
         page.keys("Escape")
-        until = time.monotonic() + 1.0
-        while time.monotonic() < until:
+        begun = time.monotonic()
+        while time.monotonic() < begun + 2.5:
             page.keys()
             assert page.state()["mode"] == "hold"
         page.go()
@@ -124,12 +124,18 @@ def test_a_held_arm_stands_still_under_control_and_goes_on(tmp_path, bundle):
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     about, times = store.metadata(0), store.read(0, "policy", ["step_time"])["step_time"].ravel()
     assert not about["success"]
-    assert about["held_seconds"] > 0.9
+    # On a busy machine the simulated robot is slower than the wall.
+    assert about["held_seconds"] > 0.6
     gap = int(np.argmax(np.diff(times)))
     robot = store.read(0, "robot", ["time", "dq"])
-    standing = (robot["time"] > times[gap] + 0.5) & (robot["time"] < times[gap + 1])
+    standing = (robot["time"] > times[gap] + 0.4) & (robot["time"] < times[gap + 1])
     assert standing.any()
     assert np.abs(robot["dq"][standing]).max() < 0.01
+
+
+def held_for(page: Any) -> str:
+    page.keys()
+    return page.state()["why"]
 
 
 class Lab:
@@ -181,6 +187,7 @@ def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
         page = session.page()
         with contextlib.closing(page.socket):
             led(page)
+            until(lambda: held_for(page).startswith("lay the table"))
             page.keys("End")
             session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")

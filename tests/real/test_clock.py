@@ -1,7 +1,8 @@
 import pytest
 
-from real.clock import WallClock
+from real.clock import PacedClock, WallClock
 from robots.errors import HandoffError
+from tests.real.fakes import FakeClock
 
 
 class RobotTime:
@@ -41,3 +42,39 @@ def test_time_lost_by_a_stall_is_not_made_up():
 def test_robot_whose_time_stands_is_an_error():
     with pytest.raises(HandoffError, match=r"stands at 5\.000 s"):
         WallClock(RobotTime(step=0), patience=0.05).advance(0.004)
+
+
+class Wall:
+    """A wall clock that sleeping alone moves."""
+
+    def __init__(self):
+        self.time, self.slept = 100.0, []
+
+    def __call__(self):
+        return self.time
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.time += seconds
+
+
+def test_paced_time_passes_no_faster_than_the_wall():
+    wall = Wall()
+    clock = PacedClock(FakeClock(), wall, wall.sleep)
+    for _ in range(5):
+        clock.advance(0.004)
+    assert clock.now() == pytest.approx(0.020)
+    assert wall.time == pytest.approx(100.020)
+
+
+def test_paced_time_makes_up_for_a_late_tick_but_not_for_a_stall():
+    wall = Wall()
+    clock = PacedClock(FakeClock(), wall, wall.sleep)
+    wall.time += 0.010
+    for _ in range(5):
+        clock.advance(0.004)
+    assert wall.time == pytest.approx(100.020)
+    wall.time += 1.0
+    clock.advance(0.004)
+    clock.advance(0.004)
+    assert wall.time == pytest.approx(101.024)

@@ -55,6 +55,22 @@ def test_reference_waits_within_the_lag_of_an_arm_that_does_not_move(begin, kick
         assert np.linalg.norm(out.position - stuck) <= config.max_lag + 0.004
 
 
+@settings(max_examples=60, deadline=None)
+@given(begin=start, target=point, ticks=st.integers(1, 60))
+def test_braking_ends_at_rest_within_the_limits_and_never_turns_back(begin, target, ticks):
+    governor = ReferenceGovernor(CONFIG, PERIOD, begin)
+    moving = settle(governor, at_rest(*target), ticks, begin)[-1]
+    path, here = [moving], moving.position
+    for _ in range(40):
+        path.append(governor.brake(here))
+        here = path[-1].position
+    velocity = np.array([motion.velocity for motion in path])
+    assert (np.abs(velocity[-1]) < 1e-12).all()
+    assert (velocity * np.sign(velocity[0]) >= -1e-12).all(), "on no axis does it turn round"
+    assert (np.linalg.norm(np.diff(velocity, axis=0), axis=1) <= CONFIG.max_acceleration * PERIOD * (1 + 1e-9)).all()
+    assert ((here >= 0.0) & (here <= 0.5)).all()
+
+
 def test_admissible_motion_passes_unchanged():
     reference = AgentReference(np.array([0.2, 0.2]), AgentDynamics())
     governor = ReferenceGovernor(CONFIG, PERIOD, np.array([0.2, 0.2]))

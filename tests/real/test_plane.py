@@ -25,6 +25,13 @@ def test_position_reads_back_what_pose_was_made_for():
     np.testing.assert_allclose(plane.position(plane.pose(np.array([0.12, 0.4]))), [0.12, 0.4], atol=1e-12)
 
 
+def test_a_lifted_pusher_stands_over_the_same_point():
+    plane = Plane(PlaneConfig(height=0.004))
+    low, high = plane.pose(np.array([0.12, 0.4])), plane.pose(np.array([0.12, 0.4]), 0.1)
+    np.testing.assert_allclose(high[:3, 3] - low[:3, 3], [0.0, 0.0, 0.1], atol=1e-12)
+    np.testing.assert_array_equal(high[:3, :3], low[:3, :3])
+
+
 def test_axes_that_are_no_frame_are_refused():
     with pytest.raises(HandoffError, match=r"board axes .* not orthonormal"):
         Plane(PlaneConfig(x_axis=(0.0, -1.0, 0.1)))

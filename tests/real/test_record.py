@@ -53,6 +53,12 @@ def test_schema_states_rates_units_and_frames():
     assert schema.streams["robot"].fields["base_T_ee"].frame == "base"
 
 
+def test_who_watches_leaves_what_they_did_at_every_step():
+    fields = deploy_schema(contract(), EXTRA, 250.0, overseen=True).streams["policy"].fields
+    added = fields.keys() - deploy_schema(contract(), EXTRA, 250.0).streams["policy"].fields.keys()
+    assert added == {"intervention", "segment", "reason", "step_time"}
+
+
 def test_field_that_the_schema_does_not_have_is_refused(tmp_path):
     record, robot = episode()
     store = EpisodeStore.create(tmp_path / "store.zarr", deploy_schema(contract(), {}, 250.0))

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from real.franka import FrankaArm, FrankaConfig
 from robots.errors import HandoffError
 from robots.fr3 import DQ_MAX, Q_MAX, Q_MIN
 from robots.kinematics import forward_kinematics
@@ -260,7 +261,8 @@ def test_a_killed_client_leaves_the_twin_ready_for_the_next():
 def test_a_twin_ends_with_its_owner():
     owner = textwrap.dedent("""
         import os, sys
-        from sim.fci.twin import TwinConfig, start_twin
+        from real.franka import FrankaArm, FrankaConfig
+from sim.fci.twin import TwinConfig, start_twin
         from sim.push_t_world import PushTWorld
         if __name__ == "__main__":
             with start_twin(TwinConfig(host=sys.argv[1]), PushTWorld) as twin:
@@ -280,3 +282,24 @@ def _is_gone(pid):
             return stat.read().rpartition(")")[2].split()[0] == "Z"
     except (ProcessLookupError, FileNotFoundError):
         return True
+
+
+def test_a_move_that_is_halted_rests_on_its_way_and_can_be_gone_on_with():
+    with start_twin(TwinConfig(host=address(9)), PushTWorld) as twin:
+        twin.call("reset", np.array([0.256, 0.400]), np.array([0.100, 0.100, 0.0]))
+        config = FrankaConfig(host=twin.host, realtime="ignore", move_dynamics=0.2)
+        with FrankaArm(config, twin, twin.wait_for_motion) as arm:
+            begin = arm.preflight().q
+            goal = begin + np.array([0.4, -0.2, 0.0, 0.0, 0.0, 0.0, 0.0])
+            started = twin.now()
+            assert not arm.move_to_joints(goal, lambda: twin.now() > started + 0.5)
+            twin.advance(0.1)
+            # The first of two states after an idle gap may be an old one.
+            state = [arm.state() for _ in range(2)][-1]
+            assert 0.01 < np.linalg.norm(state.q - begin) < 0.9 * np.linalg.norm(goal - begin)
+            assert np.abs(state.dq).max() < 1e-3
+            assert state.mode == "Idle"
+            assert arm.move_to_joints(goal, lambda: False)
+            twin.advance(0.1)
+            state = [arm.state() for _ in range(2)][-1]
+            np.testing.assert_allclose(state.q, goal, atol=1e-3)
