@@ -261,8 +261,7 @@ def test_a_killed_client_leaves_the_twin_ready_for_the_next():
 def test_a_twin_ends_with_its_owner():
     owner = textwrap.dedent("""
         import os, sys
-        from real.franka import FrankaArm, FrankaConfig
-from sim.fci.twin import TwinConfig, start_twin
+        from sim.fci.twin import TwinConfig, start_twin
         from sim.push_t_world import PushTWorld
         if __name__ == "__main__":
             with start_twin(TwinConfig(host=sys.argv[1]), PushTWorld) as twin:
