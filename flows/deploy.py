@@ -51,7 +51,7 @@ class Deployed:
     corrected: float
     """Share of the steps that the person made."""
     recorded: bool
-    """False: the person ended the session in it."""
+    """False: the person ended the session in it, or the episode before its first step."""
 
 
 def deploy_command(options: Namespace) -> None:
@@ -190,8 +190,10 @@ def deploy(
                 break
             seed = session.first_seed + store.num_episodes - redo
             ended = run_overseen(session, bench, policy, shown, seed, store)
-            if not ended.recorded:
+            if shown.oversight.stopped:
                 break
+            if not ended.recorded:
+                continue
             redo = ended.label is Label.REDO
             say(_told(store.num_episodes, ended))
             if bench.laid_by_hand:
@@ -276,8 +278,10 @@ def _store(store: EpisodeStore, record: Any, robot: Any, ended: Deployed, about:
         "coverage": ended.coverage,
         "label": ended.label.name.lower(),
         "discard_reason": ended.label.name.lower() if dropped else None,
-        "operator": sorted(record.people),
+        "operator": ", ".join(sorted(record.people)),
         "device": "console",
+        "interventions": ended.corrected,
+        "takeovers": int(np.max(record.policy["segment"])) + 1,
         "held_seconds": ended.held,
     }
     append_episode(store, record, robot, {**metadata, **tracking_figures(record, robot)})

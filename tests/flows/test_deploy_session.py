@@ -70,10 +70,12 @@ def led(page: Any) -> None:
 def looks_led(store: EpisodeStore, robot: str) -> None:
     """What `led` leaves behind: the arm went where the person led it, and who did what is written down."""
     about = store.metadata(0)
-    assert (about["robot"], about["label"], about["success"], about["operator"]) == (robot, "success", True, ["ada"])
+    assert (about["robot"], about["label"], about["success"], about["operator"]) == (robot, "success", True, "ada")
     policy, arm = store.read(0, "policy"), store.read(0, "robot")
     mine = policy["intervention"].astype(bool).ravel()
     assert 9 <= mine.sum() < len(mine)
+    assert about["takeovers"] == 1
+    assert about["interventions"] == pytest.approx(mine.mean())
     assert set(policy["segment"].ravel()) == {-1, 0}
     # Forward from behind the arm is the board's -y, at 0.15 m/s less the ramp of the first moments.
     way = policy["agent"][mine][-1] - policy["agent"][mine][0]
