@@ -318,8 +318,8 @@ class _Minibatch(NamedTuple):
 
     decision: Tensor
     part: Tensor
-    count: float
-    """Rows of all workers."""
+    rows: float
+    """Of all workers."""
 
 
 class _Rows:

@@ -29,7 +29,7 @@ from policies.rl.on_policy import OnPolicyConfig, OnPolicyLearner
 from policies.rl.policy_gradient import PpoConfig
 from tests.beds.bed import rollouts, success_rate
 from tests.beds.bimodal_reach import BimodalReach, detours
-from tests.beds.practice import Practice
+from tests.beds.practice import practice
 from tests.beds.race import better, race
 
 pytestmark = pytest.mark.slow
@@ -95,12 +95,12 @@ def critic(seed: int) -> nn.Module:
 def practised(seed: int, actor, config: OnPolicyConfig, rollouts_made: int = ROLLOUTS) -> list[float]:
     """Learns; returns the success of practice, rollout by rollout."""
     value = critic(seed)
-    practice = Practice(BimodalReach(WORLDS, 1000 + seed), actor, value, see, config.discount, seed)
+    collector = practice(BimodalReach(WORLDS, 1000 + seed), actor, value, see, config.discount, seed)
     learner = OnPolicyLearner(config, actor, value, seed)
     curve = []
     for _ in range(rollouts_made):
-        rollout = practice.rollout(DECISIONS)
-        curve.append(float(np.mean(practice.solved[-WORLDS:] or [0.0])))
+        rollout = collector.rollout(DECISIONS)
+        curve.append(float(np.mean(collector.solved[-WORLDS:] or [0.0])))
         learner.update(rollout)
     return curve
 

@@ -20,7 +20,7 @@ from policies.rl.on_policy import OnPolicyConfig, OnPolicyLearner, RewardScale, 
 from policies.rl.policy_gradient import PpoConfig
 from robots.errors import HandoffError
 from tests.beds.bimodal_reach import BimodalReach
-from tests.beds.practice import Practice
+from tests.beds.practice import practice
 
 WORLDS, DECISIONS = 8, 12
 ALWAYS = OnPolicyConfig(
@@ -62,7 +62,7 @@ def see(observation: np.ndarray) -> torch.Tensor:
 
 def practised(actor, value: nn.Module | None = None, **options) -> Rollout:
     bed = BimodalReach(WORLDS, 0)
-    return Practice(bed, actor, value or critic(), see, 0.99, **options).rollout(DECISIONS)
+    return practice(bed, actor, value or critic(), see, 0.99, **options).rollout(DECISIONS)
 
 
 ACTORS = [

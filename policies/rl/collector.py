@@ -1,0 +1,250 @@
+"""Rollouts: who decides, and the worlds in which it is decided, turn about.
+
+A decision is one action or a chunk of them. Of a chunk the policy sees no more than of an action: its reward is the
+discounted sum of what was executed, and g^length stands before all that comes after, so a world that ends within a
+chunk counts as it should. What a decision led to is valued at the true observation after it, also where the episode
+ended.
+
+Shape suffixes: T decisions, N worlds, O observation, H horizon, A action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from policies.chunk_policy import ChunkPolicy
+from policies.rl.on_policy import Costs, RewardScale, Rollout, Trace
+from policies.rl.returns import chunk_reward, next_values
+from robots.errors import HandoffError
+from robots.types import Observation, VecEnv
+
+
+class Decided(NamedTuple):
+    """What one decision in each of N worlds led to."""
+
+    reward_N: Tensor
+    """Discounted sum of what was executed."""
+    discount_N: Tensor
+    """g^length of what was executed."""
+    terminated_N: Tensor
+    truncated_N: Tensor
+    final_seen: Tensor
+    """(N, ...) what is seen after it, before any new start."""
+    success_N: Tensor
+    """bool, of episodes that ended."""
+    cost_N: Tensor | None = None
+    """Likewise summed; None where nothing costs."""
+
+
+class DecisionWorlds(Protocol):
+    """N worlds that start anew by themselves."""
+
+    num_envs: int
+
+    def seen(self) -> Tensor:
+        """(N, ...) what is to be decided upon."""
+        ...
+
+    def step(self, decision: Tensor) -> Decided:
+        """Executes a decision (N, ...), an actor's own units, in every world."""
+        ...
+
+
+class Decides(Protocol):
+    """An actor's decision."""
+
+    @property
+    def trace(self) -> Trace:
+        """See `policies.rl.on_policy`."""
+        ...
+
+    @property
+    def log_prob_BK(self) -> Tensor:
+        """Of its parts."""
+        ...
+
+
+class Collector:
+    """Makes rollouts, one behind another; episodes go on from one to the next.
+
+    Args:
+        worlds: N.
+        actor: `decide(seen, generator)` gives a `Decides` whose first entry is the decision.
+        critic: (N, ...) as seen to (N, 1), or (N, 2) with the value of costs.
+        discount: per action, for the scale of rewards.
+        seed: of all chance.
+    """
+
+    def __init__(self, worlds: DecisionWorlds, actor: Any, critic: nn.Module, discount: float, seed: int = 0) -> None:
+        self.worlds, self._actor, self._critic = worlds, actor, critic
+        self._generator = torch.Generator().manual_seed(seed)
+        self._scale = RewardScale(discount)
+        self.solved: list[bool] = []
+        """Of every episode that has ended."""
+        self.returns: list[float] = []
+        """Sums of the rewards, not discounted between decisions, of the same."""
+        self.costs: list[float] = []
+        """Sums of what they cost, of the same."""
+        self._running = np.zeros((2, worlds.num_envs))
+
+    def rollout(self, decisions: int) -> Rollout:
+        """The next `decisions` decisions in all worlds."""
+        rows: list[dict[str, Tensor]] = []
+        traces: list[Trace] = []
+        for _ in range(decisions):
+            seen = self.worlds.seen()
+            made = self._actor.decide(seen, self._generator)
+            led = self.worlds.step(made[0])
+            ended_N = led.terminated_N | led.truncated_N
+            self._count(led, ended_N)
+            with torch.no_grad():
+                row = {"seen": seen, "value": self._critic(seen), "final": self._critic(led.final_seen)}
+            row |= {"log_prob": made.log_prob_BK, "reward": self._scale(led.reward_N, ended_N).float()}
+            row |= {"discount": led.discount_N, "terminated": led.terminated_N, "truncated": led.truncated_N}
+            row |= {} if led.cost_N is None else {"cost": led.cost_N}
+            rows.append(row)
+            traces.append(made.trace)
+        return self._joined(rows, traces)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Chance and scales; the worlds' own state is theirs."""
+        scale = {name: getattr(self._scale, name) for name in ("count", "mean", "squares", "sums")}
+        return {"generator": self._generator.get_state(), "scale": scale, "running": self._running.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes `state_dict` over."""
+        self._generator.set_state(state["generator"])
+        for name, value in state["scale"].items():
+            setattr(self._scale, name, value)
+        self._running = state["running"].copy()
+
+    def _count(self, led: Decided, ended_N: Tensor) -> None:
+        self._running[0] += led.reward_N.numpy()
+        if led.cost_N is not None:
+            self._running[1] += led.cost_N.numpy()
+        ended = ended_N.numpy()
+        self.solved += led.success_N[ended_N].tolist()
+        self.returns += self._running[0, ended].tolist()
+        self.costs += self._running[1, ended].tolist()
+        self._running[:, ended] = 0.0
+
+    def _joined(self, rows: list[dict[str, Tensor]], traces: list[Trace]) -> Rollout:
+        table = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        with torch.no_grad():
+            last = self._critic(self.worlds.seen())
+        ended = table["terminated"] | table["truncated"]
+        values, finals = table["value"].unbind(-1), table["final"].unbind(-1)
+        after = [next_values(*columns, ended) for columns in zip(values, last.unbind(-1), finals, strict=True)]
+        return Rollout(
+            seen=table["seen"],
+            parts={name: torch.stack([trace[name] for trace in traces]) for name in traces[0]},
+            log_prob_TNK=table["log_prob"],
+            reward_TN=table["reward"],
+            value_TN=values[0],
+            next_value_TN=after[0],
+            terminated_TN=table["terminated"],
+            truncated_TN=table["truncated"],
+            discount_TN=table["discount"],
+            costs=Costs(table["cost"], values[1], after[1]) if "cost" in table else None,
+        )
+
+
+class ChunkWorlds:
+    """Simulated worlds as a chunk policy meets them: histories, normalised units, chunks; `DecisionWorlds`.
+
+    Args:
+        env: N worlds that freeze when they end.
+        policy: whose units and fields these are.
+        n_action_steps: executed of every chunk, from the newest observed step on.
+        seeds: of the episodes, in the order in which they begin.
+        discount: per action.
+
+    Raises:
+        HandoffError: fields that the worlds do not have, more actions than a chunk holds, or histories beyond two.
+    """
+
+    def __init__(
+        self, env: VecEnv, policy: ChunkPolicy, n_action_steps: int, seeds: Iterator[int], discount: float
+    ) -> None:
+        history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
+        missing = sorted(policy.shapes.entries.keys() - env.observation_spec.keys())
+        if missing:
+            raise HandoffError(f"practice: the worlds do not observe {missing}, only {sorted(env.observation_spec)}.")
+        if not 1 <= n_action_steps <= horizon - history + 1 or history > 2:
+            raise HandoffError(
+                f"practice: {n_action_steps} actions of chunks of {horizon} behind {history} observed steps; expected "
+                "at most the rest of the chunk, and one or two observed steps."
+            )
+        self.env, self.num_envs, self._policy = env, env.num_envs, policy
+        self._execute = slice(history - 1, history - 1 + n_action_steps)
+        self._seeds, self._discount = seeds, discount
+        first = env.reset([next(seeds) for _ in range(self.num_envs)])
+        self._history = [self._vector(first)] * history
+
+    def seen(self) -> Tensor:
+        """(N, T, O) normalised."""
+        return self._shown(self._history)
+
+    def step(self, decision: Tensor) -> Decided:
+        """Executes a normalised chunk (N, H, A); worlds that end start anew from the next seeds.
+
+        Raises:
+            HandoffError: worlds that do not freeze.
+        """
+        newest_NO, policy = self._history[-1], self._policy
+        chunk_NHA = policy.normalize_action.inverse(decision)
+        if policy.anchor is not None:
+            anchored = newest_NO[:, None, policy.anchor : policy.anchor + policy.chunk_shape[1]]
+            chunk_NHA = chunk_NHA + torch.from_numpy(anchored)
+        actions_NHA = chunk_NHA[:, self._execute].double().numpy()
+        # The observation before the last one is a policy's, too, that sees two: of worlds that have ended, where that
+        # was earlier, nothing is asked any more.
+        before, rewards, length = self._history[-1], [], np.zeros(self.num_envs, np.int64)
+        parts = [actions_NHA[:, :-1], actions_NHA[:, -1:]] if actions_NHA.shape[1] > 1 else [actions_NHA]
+        made = None
+        for part in parts:
+            if made is not None:
+                before = self._vector(made.observation)
+            made = self.env.step(part)
+            rewards.append(made.reward)
+            length = length + made.executed
+        assert made is not None
+        ended = made.terminated | made.truncated
+        after = [before, self._vector(made.observation)][-len(self._history) :]
+        final_seen = self._shown(after)
+        self._history = after
+        self._begin_again(np.flatnonzero(ended))
+        reward_NH = torch.from_numpy(np.concatenate(rewards, axis=1).astype(np.float32))
+        length_N = torch.from_numpy(length)
+        return Decided(
+            reward_N=chunk_reward(reward_NH, length_N, self._discount),
+            discount_N=(self._discount**length_N).float(),
+            terminated_N=torch.from_numpy(made.terminated.copy()),
+            truncated_N=torch.from_numpy(made.truncated.copy()),
+            final_seen=final_seen,
+            success_N=torch.from_numpy(np.asarray(made.info["success"], bool).copy()),
+        )
+
+    def _begin_again(self, worlds: np.ndarray) -> None:
+        if not len(worlds):
+            return
+        fresh = self._vector(self.env.reset([next(self._seeds) for _ in worlds], worlds.tolist()))
+        rows = []
+        for row_NO in self._history:
+            row = row_NO.copy()
+            row[worlds] = fresh[worlds]
+            rows.append(row)
+        self._history = rows
+
+    def _vector(self, observation: Observation) -> np.ndarray:
+        names = sorted(self._policy.shapes.entries, key=lambda name: self._policy.shapes.entries[name][0])
+        parts = [np.asarray(observation[name], np.float32).reshape(self.num_envs, -1) for name in names]
+        return np.concatenate(parts, axis=1)
+
+    def _shown(self, history: list[np.ndarray]) -> Tensor:
+        return self._policy.normalize_observation(torch.from_numpy(np.stack(history, axis=1)))

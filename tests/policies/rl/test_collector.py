@@ -1,0 +1,198 @@
+"""Rollouts in worlds whose every number is known."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from policies.config import Shapes
+from policies.diffusion import DiffusionPolicy
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
+from policies.rl.collector import ChunkWorlds, Collector
+from policies.rl.dppo import DenoisingActor, DppoConfig
+from policies.rl.on_policy import OnPolicyConfig, OnPolicyLearner
+from robots.errors import HandoffError
+from robots.spec import ActionSpec, FieldSpec
+from robots.types import Observation, Step
+
+LIMIT = 7
+"""Steps after which the counting worlds run into their time limit."""
+
+
+class Counting:
+    """Worlds that observe their seed and their steps, are paid the step's number, and freeze when they end.
+
+    World 0 is solved at step 3 of every episode, the others never.
+    """
+
+    rate_hz = 10.0
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.observation_spec: Mapping[str, FieldSpec] = {"seed": FieldSpec(shape=(1,)), "step": FieldSpec(shape=(1,))}
+        self.action_spec = ActionSpec(low=(-9.0,), high=(9.0,))
+        self.seeds, self.steps = np.zeros(num_envs), np.zeros(num_envs)
+        self.done: list[tuple[int, list[float]]] = []
+
+    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> Observation:
+        rows = list(range(self.num_envs)) if worlds is None else list(worlds)
+        self.seeds[rows], self.steps[rows] = seeds, 0
+        return self._seen()
+
+    def step(self, action: np.ndarray) -> Step:
+        assert action.ndim == 3
+        rewards, executed = np.zeros(action.shape[:2]), np.zeros(self.num_envs, np.int64)
+        for h in range(action.shape[1]):
+            running = ~self._over()
+            self.steps += running
+            rewards[:, h] = np.where(running, self.steps, 0.0)
+            executed += running
+            self.done.append((h, action[:, h, 0].tolist()))
+        solved = self._solved()
+        return Step(
+            observation=self._seen(),
+            reward=rewards,
+            terminated=solved,
+            truncated=(self.steps >= LIMIT) & ~solved,
+            final_observation=self._seen(),
+            info={"success": solved},
+            executed=executed,
+        )
+
+    def save(self):
+        raise NotImplementedError
+
+    def restore(self, state, worlds=None):
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _solved(self) -> np.ndarray:
+        return (np.arange(self.num_envs) == 0) & (self.steps >= 3)
+
+    def _over(self) -> np.ndarray:
+        return self._solved() | (self.steps >= LIMIT)
+
+    def _seen(self) -> Observation:
+        return {"seed": self.seeds[:, None].copy(), "step": self.steps[:, None].copy()}
+
+
+def policy(n_obs_steps: int = 2, horizon: int = 4) -> DiffusionPolicy:
+    torch.manual_seed(0)
+    config = DiffusionPolicyConfig(
+        n_obs_steps=n_obs_steps,
+        horizon=horizon,
+        n_action_steps=2,
+        train_timesteps=10,
+        inference_steps=5,
+        network=MlpConfig(width=16, blocks=1),
+    )
+    # The step stands before the seed, whatever their names.
+    made = DiffusionPolicy(config, Shapes({"step": (0, 1), "seed": (1, 2)}, 1, None, {}))
+    made.normalize_action.centre.fill_(0.5)
+    made.normalize_action.scale.fill_(2.0)
+    return made
+
+
+def worlds(num_envs: int = 2, n_action_steps: int = 2, **options) -> ChunkWorlds:
+    return ChunkWorlds(Counting(num_envs), policy(**options), n_action_steps, count(100), 0.9)
+
+
+def seen_steps(found: ChunkWorlds) -> list[list[float]]:
+    return found.seen()[..., 0].tolist()
+
+
+def test_histories_hold_the_two_newest_observations_and_begin_with_one_twice():
+    found = worlds()
+    assert seen_steps(found) == [[0.0, 0.0], [0.0, 0.0]]
+    found.step(torch.zeros(2, 4, 1))
+    assert seen_steps(found) == [[1.0, 2.0], [1.0, 2.0]]
+    assert found.seen()[..., 1].tolist() == [[100.0, 100.0], [101.0, 101.0]]
+
+
+def test_a_chunk_is_executed_from_the_newest_observed_step_in_physical_units():
+    found = worlds()
+    found.step(torch.arange(8.0).reshape(2, 4, 1))
+    done = found.env.done  # type: ignore[attr-defined]
+    assert [action for _, action in done] == [[2.5, 10.5], [4.5, 12.5]]
+
+
+def test_a_world_that_ends_within_a_chunk_counts_what_was_executed():
+    found = worlds()
+    found.step(torch.zeros(2, 4, 1))
+    led = found.step(torch.zeros(2, 4, 1))
+    np.testing.assert_allclose(led.reward_N, [3.0, 3.0 + 0.9 * 4.0], rtol=1e-6)
+    np.testing.assert_allclose(led.discount_N, [0.9, 0.81], rtol=1e-6)
+    assert led.terminated_N.tolist() == [True, False]
+    assert led.success_N.tolist() == [True, False]
+    assert led.final_seen[:, -1, 0].tolist() == [3.0, 4.0], "the true one, not that of the new start"
+    assert seen_steps(found) == [[0.0, 0.0], [3.0, 4.0]]
+    assert found.seen()[0, -1, 1] == 102.0, "the next seed"
+
+
+def test_a_time_limit_is_no_end_of_the_task():
+    found = worlds(n_action_steps=1, n_obs_steps=1)
+    for _ in range(LIMIT - 1):
+        found.step(torch.zeros(2, 4, 1))
+    led = found.step(torch.zeros(2, 4, 1))
+    assert led.truncated_N.tolist() == [False, True]
+    assert not led.terminated_N[1]
+
+
+def critic() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
+
+
+def test_a_rollout_values_the_true_observation_behind_every_decision():
+    found, value = worlds(3), critic()
+    actor = DenoisingActor(found._policy, DppoConfig(steps=5))  # type: ignore[arg-type]
+    collector = Collector(found, actor, value, 0.9)
+    rollout = collector.rollout(6)
+    ended = rollout.terminated_TN | rollout.truncated_TN
+    assert ended[:, 0].tolist() == [False, True] * 3
+    assert rollout.truncated_TN[3, 1:].all()
+    with torch.no_grad():
+        going = ~ended[:-1]
+        torch.testing.assert_close(rollout.next_value_TN[:-1][going], rollout.value_TN[1:][going])
+        # World 1 ran into its limit at step 7, seen as (7, 7): it had ended before the last action of its chunk.
+        true = value(torch.tensor([[[7.0, 101.0], [7.0, 101.0]]]))[0, 0]
+    torch.testing.assert_close(rollout.next_value_TN[3, 1], true)
+    assert collector.solved.count(True) == 3
+    assert collector.returns[0] == pytest.approx(1.0 + 0.9 * 2.0 + 3.0)
+
+
+def test_a_rollout_teaches_and_chance_goes_on_where_it_was_saved():
+    found, value = worlds(4), critic()
+    actor = DenoisingActor(found._policy, DppoConfig(steps=5))  # type: ignore[arg-type]
+    collector = Collector(found, actor, value, 0.9)
+    learned = OnPolicyLearner(OnPolicyConfig(critic_warm_up=0, batch_size=40), actor, value).update(
+        collector.rollout(4)
+    )
+    assert np.isfinite([learned.policy_loss, learned.value_loss, learned.kl]).all()
+    state, env = copy.deepcopy(collector.state_dict()), copy.deepcopy(found)
+    once = collector.rollout(3)
+    again = Collector(env, actor, value, 0.9)
+    again.load_state_dict(state)
+    twice = again.rollout(3)
+    for name in ("seen", "reward_TN", "log_prob_TNK"):
+        assert torch.equal(getattr(once, name), getattr(twice, name)), name
+
+
+def test_what_the_worlds_do_not_tell_is_refused():
+    env = Counting(2)
+    env.observation_spec = {"step": env.observation_spec["step"]}
+    with pytest.raises(HandoffError, match=r"do not observe \['seed'\]"):
+        ChunkWorlds(env, policy(), 2, count(0), 0.9)
+
+
+@pytest.mark.parametrize(("history", "actions"), [(2, 4), (1, 5), (3, 1), (1, 0)])
+def test_more_actions_than_a_chunk_holds_are_refused(history, actions):
+    with pytest.raises(HandoffError, match="practice: "):
+        worlds(n_action_steps=actions, n_obs_steps=history)
