@@ -46,6 +46,10 @@ class DecisionWorlds(Protocol):
 
     num_envs: int
 
+    def begin(self) -> None:
+        """Leaves what is under way in all worlds and begins anew."""
+        ...
+
     def seen(self) -> Tensor:
         """(N, ...) what is to be decided upon."""
         ...
@@ -92,6 +96,12 @@ class Collector:
         """Sums of what they cost, of the same."""
         self._running = np.zeros((2, worlds.num_envs))
 
+    def begin(self) -> None:
+        """Leaves the episodes that are under way, and begins new ones in all worlds."""
+        self.worlds.begin()
+        self._running[:] = 0.0
+        self._scale.sums = []
+
     def rollout(self, decisions: int) -> Rollout:
         """The next `decisions` decisions in all worlds."""
         rows: list[dict[str, Tensor]] = []
@@ -114,14 +124,18 @@ class Collector:
     def state_dict(self) -> dict[str, Any]:
         """Chance and scales; the worlds' own state is theirs."""
         scale = {name: getattr(self._scale, name) for name in ("count", "mean", "squares", "sums")}
-        return {"generator": self._generator.get_state(), "scale": scale, "running": self._running.copy()}
+        return {
+            "generator": self._generator.get_state(),
+            "scale": scale,
+            "running": torch.from_numpy(self._running.copy()),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes `state_dict` over."""
         self._generator.set_state(state["generator"])
         for name, value in state["scale"].items():
             setattr(self._scale, name, value)
-        self._running = state["running"].copy()
+        self._running = state["running"].numpy().copy()
 
     def _count(self, led: Decided, ended_N: Tensor) -> None:
         self._running[0] += led.reward_N.numpy()
@@ -183,8 +197,15 @@ class ChunkWorlds:
         self.env, self.num_envs, self._policy = env, env.num_envs, policy
         self._execute = slice(history - 1, history - 1 + n_action_steps)
         self._seeds, self._discount = seeds, discount
-        first = env.reset([next(seeds) for _ in range(self.num_envs)])
-        self._history = [self._vector(first)] * history
+        self.executed = 0
+        """Actions executed so far, in all worlds together."""
+        self._history: list[np.ndarray] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """See `DecisionWorlds.begin`."""
+        first = self.env.reset([next(self._seeds) for _ in range(self.num_envs)])
+        self._history = [self._vector(first)] * self._policy.observation_shape[0]
 
     def seen(self) -> Tensor:
         """(N, T, O) normalised."""
@@ -215,6 +236,7 @@ class ChunkWorlds:
             length = length + made.executed
         assert made is not None
         ended = made.terminated | made.truncated
+        self.executed += int(length.sum())
         after = [before, self._vector(made.observation)][-len(self._history) :]
         final_seen = self._shown(after)
         self._history = after

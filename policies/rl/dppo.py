@@ -86,7 +86,8 @@ class DenoisingActor:
         )
         self._frozen, self._learning = self.grid.part(0, config.frozen_steps), self.grid.part(config.frozen_steps)
         self.parts = config.steps - config.frozen_steps
-        policy.eval()
+        policy.requires_grad_(False).eval()
+        policy.denoiser.requires_grad_(True)
 
     def parameters(self) -> list[nn.Parameter]:
         """Those of the denoiser."""

@@ -363,7 +363,9 @@ class RewardScale:
         self.mean += gap * len(sums) / total
         self.count = total
         self.sums = torch.where(ended_N, torch.zeros_like(sums), sums).tolist()
-        return reward_N / ((self.squares / self.count) ** 0.5 + 1e-8)
+        deviation = (self.squares / self.count) ** 0.5
+        # While all sums are alike there is nothing to go by.
+        return reward_N / deviation if deviation > 1e-6 * abs(self.mean) else reward_N.clone()
 
 
 def _explained(target_R: Tensor, value_R: Tensor) -> float:

@@ -30,6 +30,12 @@ class BedWorlds:
         self.bed, self.num_envs = bed, bed.num_envs
         self._see, self._discount, self._cost = see, discount, cost
 
+    def begin(self) -> None:
+        """See `DecisionWorlds.begin`."""
+        for row in range(self.num_envs):
+            self.bed.steps[row] = 0
+            self.bed.start(row, self.bed.rngs[row])
+
     def seen(self) -> Tensor:
         """See `DecisionWorlds.seen`."""
         return self._see(self.bed.observe())

@@ -1,7 +1,6 @@
 """Rollouts in worlds whose every number is known."""
 
 import copy
-from collections.abc import Mapping, Sequence
 from itertools import count
 
 import numpy as np
@@ -17,70 +16,7 @@ from policies.rl.collector import ChunkWorlds, Collector
 from policies.rl.dppo import DenoisingActor, DppoConfig
 from policies.rl.on_policy import OnPolicyConfig, OnPolicyLearner
 from robots.errors import HandoffError
-from robots.spec import ActionSpec, FieldSpec
-from robots.types import Observation, Step
-
-LIMIT = 7
-"""Steps after which the counting worlds run into their time limit."""
-
-
-class Counting:
-    """Worlds that observe their seed and their steps, are paid the step's number, and freeze when they end.
-
-    World 0 is solved at step 3 of every episode, the others never.
-    """
-
-    rate_hz = 10.0
-
-    def __init__(self, num_envs: int) -> None:
-        self.num_envs = num_envs
-        self.observation_spec: Mapping[str, FieldSpec] = {"seed": FieldSpec(shape=(1,)), "step": FieldSpec(shape=(1,))}
-        self.action_spec = ActionSpec(low=(-9.0,), high=(9.0,))
-        self.seeds, self.steps = np.zeros(num_envs), np.zeros(num_envs)
-        self.done: list[tuple[int, list[float]]] = []
-
-    def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> Observation:
-        rows = list(range(self.num_envs)) if worlds is None else list(worlds)
-        self.seeds[rows], self.steps[rows] = seeds, 0
-        return self._seen()
-
-    def step(self, action: np.ndarray) -> Step:
-        assert action.ndim == 3
-        rewards, executed = np.zeros(action.shape[:2]), np.zeros(self.num_envs, np.int64)
-        for h in range(action.shape[1]):
-            running = ~self._over()
-            self.steps += running
-            rewards[:, h] = np.where(running, self.steps, 0.0)
-            executed += running
-            self.done.append((h, action[:, h, 0].tolist()))
-        solved = self._solved()
-        return Step(
-            observation=self._seen(),
-            reward=rewards,
-            terminated=solved,
-            truncated=(self.steps >= LIMIT) & ~solved,
-            final_observation=self._seen(),
-            info={"success": solved},
-            executed=executed,
-        )
-
-    def save(self):
-        raise NotImplementedError
-
-    def restore(self, state, worlds=None):
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Nothing to free."""
-
-    def _solved(self) -> np.ndarray:
-        return (np.arange(self.num_envs) == 0) & (self.steps >= 3)
-
-    def _over(self) -> np.ndarray:
-        return self._solved() | (self.steps >= LIMIT)
-
-    def _seen(self) -> Observation:
-        return {"seed": self.seeds[:, None].copy(), "step": self.steps[:, None].copy()}
+from tests.policies.rl.counting import LIMIT, Counting
 
 
 def policy(n_obs_steps: int = 2, horizon: int = 4) -> DiffusionPolicy:

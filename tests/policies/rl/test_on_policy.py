@@ -261,6 +261,13 @@ def test_rewards_are_scaled_by_the_deviation_of_what_they_add_up_to():
         sums[ended] = 0.0
 
 
+def test_rewards_that_are_all_alike_stay_as_they_are():
+    scale = RewardScale(0.9)
+    for _ in range(3):
+        assert scale(torch.full((4,), 2.0), torch.ones(4, dtype=torch.bool)).tolist() == [2.0] * 4
+    assert not scale(torch.zeros(4), torch.ones(4, dtype=torch.bool)).any()
+
+
 def test_more_frozen_steps_than_there_are_is_refused():
     with pytest.raises(HandoffError, match="5 of 5 steps are frozen"):
         denoising(frozen_steps=5)

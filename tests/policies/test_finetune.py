@@ -1,0 +1,167 @@
+"""Practice from a saved policy to a saved policy: what it leaves, where it goes on, and when it is stopped."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from policies.checkpoint import save_policy
+from policies.chunk_policy import ChunkPolicy
+from policies.config import PolicyCard, Shapes
+from policies.diffusion import DiffusionPolicy
+from policies.finetune import CURVE, STATE, FinetuneConfig, finetune
+from policies.load import load_module
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
+from policies.rl.dppo import DppoConfig
+from policies.rl.on_policy import OnPolicyConfig
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+from robots.types import Step
+from tests.policies.rl.counting import Counting
+
+SMALL = FinetuneConfig(
+    dppo=DppoConfig(steps=5),
+    learning=OnPolicyConfig(batch_size=60, epochs=2, critic_warm_up=1),
+    rollouts=4,
+    decisions=6,
+    critic=(16,),
+    save_every=1,
+    first_seed=0,
+)
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    config = DiffusionPolicyConfig(
+        anchor_field=None,
+        n_obs_steps=2,
+        horizon=4,
+        n_action_steps=2,
+        train_timesteps=10,
+        inference_steps=10,
+        network=MlpConfig(width=16, blocks=1),
+    )
+    module = DiffusionPolicy(config, Shapes({"step": (0, 1), "seed": (1, 2)}, 1, None, {}))
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    save_policy(folder, card_of(module), module.state_dict())
+    return folder
+
+
+def card_of(module: ChunkPolicy) -> PolicyCard:
+    one = FieldSpec(shape=(1,))
+    fields = {"step": one, "seed": one}
+    return PolicyCard(task="counting", rate_hz=10.0, observation=fields, action=one, model=module.config)  # type: ignore[attr-defined]
+
+
+class KilledError(Exception):
+    """As by kill -9: nothing more is written."""
+
+
+def killing(after: int):
+    def progress(done: int, total: int, note: str = "") -> None:
+        if done == after:
+            raise KilledError
+
+    return progress
+
+
+def practised(policy: Path, out: Path, config: FinetuneConfig = SMALL, progress=lambda *told: None, env=Counting):
+    out.mkdir(exist_ok=True)
+    return finetune(config, policy, lambda: env(3), out, progress)
+
+
+def curve(out: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (out / CURVE).read_text().splitlines()]
+
+
+def test_a_practised_policy_is_a_policy_that_samples_as_it_practised(policy, tmp_path):
+    told = []
+    metrics = practised(policy, tmp_path / "out", progress=lambda done, total, note="": told.append((done, total)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    module, card = load_module(tmp_path / "out")
+    before, _ = load_module(policy)
+    assert card.model.inference_steps == 5  # type: ignore[union-attr]
+    assert len(module.steps) == 5  # type: ignore[attr-defined]
+    weights = before.state_dict()
+    assert any(not torch.equal(weight, weights[name]) for name, weight in module.state_dict().items())
+    assert torch.equal(module.normalize_action.scale, before.normalize_action.scale)
+    entries = curve(tmp_path / "out")
+    assert [entry["rollout"] for entry in entries] == [1, 2, 3, 4]
+    assert metrics["steps"] == entries[-1]["steps"] <= 4 * 6 * 2 * 3
+    assert (tmp_path / "out" / "practice.png").stat().st_size > 1000
+    assert not (tmp_path / "out" / STATE).exists()
+
+
+def test_a_killed_practice_goes_on_behind_its_last_state(policy, tmp_path):
+    with pytest.raises(KilledError):
+        practised(policy, tmp_path / "out", progress=killing(2))
+    before = curve(tmp_path / "out")
+    state = torch.load(tmp_path / "out" / STATE, weights_only=True)
+    practised(policy, tmp_path / "out")
+    after = curve(tmp_path / "out")
+    assert after[:2] == before
+    assert [entry["rollout"] for entry in after] == [1, 2, 3, 4]
+    assert after[2]["episodes"] > after[1]["episodes"]
+    assert state["seeds"] >= 3
+
+
+def test_a_killed_practice_learns_as_much_as_one_that_was_not(policy, tmp_path):
+    """New episodes begin where it goes on, so the weights differ, but not by more than practice changes them."""
+    practised(policy, tmp_path / "whole")
+    with pytest.raises(KilledError):
+        practised(policy, tmp_path / "killed", progress=killing(3))
+    practised(policy, tmp_path / "killed")
+    weights = [load_module(folder)[0].state_dict() for folder in (policy, tmp_path / "whole", tmp_path / "killed")]
+    moved, apart = (
+        float(sum((weights[a][name] - weights[b][name]).double().square().sum() for name in weights[0])) ** 0.5
+        for a, b in ((1, 0), (2, 1))
+    )
+    assert 0.0 < apart < moved
+
+
+def test_what_another_configuration_left_is_not_gone_on_with(policy, tmp_path):
+    with pytest.raises(KilledError):
+        practised(policy, tmp_path / "out", progress=killing(2))
+    told = []
+    config = replace(SMALL, seed=1)
+    practised(policy, tmp_path / "out", config, lambda done, total, note="": told.append(done))
+    assert told[0] == 1
+
+
+class Indifferent(Counting):
+    """Pays nothing, whatever is done, and never ends."""
+
+    def step(self, action: np.ndarray) -> Step:
+        self.steps[:] = 0
+        made = super().step(action)
+        return made._replace(reward=np.zeros_like(made.reward), terminated=made.terminated & False)
+
+
+def test_practice_that_teaches_nothing_is_stopped(policy, tmp_path):
+    config = replace(SMALL, rollouts=20, learning=replace(SMALL.learning, critic_rate=0.0, trace=0.0))
+    config = replace(config, learning=replace(config.learning, actor_rate=0.0))
+    with pytest.raises(HandoffError, match="no weight of the policy has moved in the last 3 rollouts"):
+        practised(policy, tmp_path / "out", config, env=Indifferent)
+
+
+def test_values_that_explode_stop_it(policy, tmp_path):
+    config = replace(SMALL, rollouts=20, learning=replace(SMALL.learning, critic_rate=1e4))
+    with pytest.raises(HandoffError, match=r"the values' loss is|the loss of rollout"):
+        practised(policy, tmp_path / "out", config)
+
+
+def test_a_policy_that_does_not_denoise_is_refused(policy, tmp_path):
+    from policies.behaviour_cloning import BehaviourCloningPolicy
+    from policies.policy_config import BehaviourCloningConfig
+
+    config = BehaviourCloningConfig(anchor_field=None, n_obs_steps=2, horizon=4, n_action_steps=2, hidden=(8,))
+    module = BehaviourCloningPolicy(config, Shapes({"step": (0, 1), "seed": (1, 2)}, 1, None, {}))
+    save_policy(policy, card_of(module), module.state_dict())
+    with pytest.raises(HandoffError, match="expected a diffusion or flow policy"):
+        practised(policy, tmp_path / "out")
