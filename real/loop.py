@@ -262,7 +262,7 @@ class _Episode:
             observation,
             intervention,
             reward=float(solved),
-            success=solved,
+            success=person.label is Label.SUCCESS or (solved and person.label is not Label.FAILURE),
             probability=None,
             label=person.label,
             last=last,

@@ -201,7 +201,7 @@ def test_a_label_ends_the_episode_at_the_next_step(label):
     assert len(session.rows("action")) == 5
     assert session.told[-1][2] == {
         "reward": 0.0,
-        "success": False,
+        "success": label is Label.SUCCESS,
         "probability": None,
         "label": label,
         "last": True,
