@@ -267,11 +267,11 @@ class OnPolicyLearner:
         )
         if learns:
             loss = loss + found.loss
-            if config.cloning > 0.0:
+            if config.cloning > 0.0 and len(decision):
                 # Shares of workers add up to the mean over the minibatch.
                 loss = loss + config.cloning * self.actor.cloning_loss(seen, draw) * (len(decision) / count)
         told = torch.stack([found.loss, worth, found.kl, found.clipped]).detach()
-        return loss, told, float(found.ratio) if len(decision) else 0.0
+        return loss, told, float(found.ratio)
 
     def _draw(self, epoch: int, number: int = -1) -> torch.Generator:
         """Chance of one epoch, or of one of its minibatches."""

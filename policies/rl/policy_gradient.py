@@ -109,7 +109,9 @@ def surrogate(
         gain, divergence, held = (torch.where(valid, part, part.new_zeros(())) for part in (gain, divergence, held))
     count = rows if rows is not None else float(gain.numel() if valid is None else valid.sum())
     count = max(count, 1.0)
-    return Surrogate(-gain.sum() / count, divergence.sum() / count, held.sum() / count, ratio.detach().max())
+    # A worker may have no row of a small minibatch.
+    largest = ratio.detach().max() if ratio.numel() else ratio.new_ones(())
+    return Surrogate(-gain.sum() / count, divergence.sum() / count, held.sum() / count, largest)
 
 
 def value_loss(

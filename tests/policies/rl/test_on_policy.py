@@ -160,14 +160,15 @@ def shared(rollout: Rollout, worker: int, workers: int) -> Rollout:
     return rollout._replace(**tables, parts=parts, first_row=worker * size, worlds=WORLDS)
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize(("workers", "batch"), [(2, 40), (4, 40), (4, 12)])
 @pytest.mark.parametrize("make", [gaussian, denoising])
-def test_one_two_and_four_workers_make_the_same_update(make, workers):
+def test_one_two_and_four_workers_make_the_same_update(make, workers, batch):
+    """Of some minibatches of twelve rows one of four workers has none."""
     whole_actor, whole_critic = make(), critic()
     rollout = practised(whole_actor, whole_critic)
     actors = [copy.deepcopy(whole_actor) for _ in range(workers)]
     critics = [copy.deepcopy(whole_critic) for _ in range(workers)]
-    config = replace(ALWAYS, max_grad_norm=0.5)
+    config = replace(ALWAYS, max_grad_norm=0.5, batch_size=batch, cloning=0.0 if make is denoising else 0.1)
     told = OnPolicyLearner(config, whole_actor, whole_critic).update(rollout)
     sums, figures = Sum(workers), {}
 
@@ -230,7 +231,7 @@ def test_staying_near_what_it_was_holds_the_policy_back():
     moved = []
     for weight in (0.0, 100.0):
         actor, value = denoising(), critic()
-        config = replace(ALWAYS, cloning=weight, actor_rate=1e-3, epochs=5)
+        config = replace(ALWAYS, cloning=weight, actor_rate=1e-3, epochs=3)
         OnPolicyLearner(config, actor, value).update(practised(actor, value))
         seen = torch.randn(64, 1, 2, generator=torch.Generator().manual_seed(0))
         noise = torch.randn(64, 1, 2, generator=torch.Generator().manual_seed(1))

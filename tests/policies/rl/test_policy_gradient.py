@@ -98,7 +98,7 @@ def test_old_data_weigh_as_much_as_the_proximal_policy_would_have_made_them():
     behaviour = proximal + torch.linspace(-3.0, 3.0, ROWS, dtype=torch.float64)
     found = surrogate(PpoConfig(behaviour_cap=5.0), log_prob, proximal, advantage, behaviour=behaviour)
     rows = [
-        float(surrogate(PpoConfig(), log_prob[i : i + 1], proximal[i : i + 1], advantage[i : i + 1]).loss)
+        surrogate(PpoConfig(), log_prob[i : i + 1], proximal[i : i + 1], advantage[i : i + 1]).loss.item()
         * min(math.exp(float(proximal[i] - behaviour[i])), 5.0)
         for i in range(ROWS)
     ]
