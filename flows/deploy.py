@@ -184,21 +184,34 @@ def deploy(
         say(f"console  {opened.url}")
         shown = _Shown(session, policy, person, bench)
         stack.enter_context(closing(shown.operator))
-        redo = False
         while episodes is None or store.num_episodes < episodes:
-            if not await_go(shown.oversight):
+            if not next_episode(session, bench, policy, shown, store, say):
                 break
-            seed = session.first_seed + store.num_episodes - redo
-            ended = run_overseen(session, bench, policy, shown, seed, store)
-            if shown.oversight.stopped:
-                break
-            if not ended.recorded:
-                continue
-            redo = ended.label is Label.REDO
-            say(_told(store.num_episodes, ended))
-            if bench.laid_by_hand:
-                shown.hold("lay the table, then go on")
         return store.num_episodes
+
+
+def next_episode(
+    session: DeploySession,
+    bench: Bench,
+    policy: OnnxPolicy,
+    shown: _Shown,
+    store: EpisodeStore,
+    say: Callable[[str], None],
+) -> bool:
+    """Waits for the person, runs an episode and tells how it ended; False when the session is over."""
+    if not await_go(shown.oversight):
+        return False
+    # What is to be done again stands in the store, too.
+    seed = session.first_seed + store.num_episodes - shown.again
+    ended = run_overseen(session, bench, policy, shown, seed, store)
+    if shown.oversight.stopped:
+        return False
+    if ended.recorded:
+        shown.again = ended.label is Label.REDO
+        say(_told(store.num_episodes, ended))
+    if bench.laid_by_hand:
+        shown.hold("lay the table, then go on")
+    return True
 
 
 def run_overseen(
@@ -309,6 +322,8 @@ class _Shown:
 
         self.plane = Plane(session.plane)
         self.scene: Scene | None = None
+        self.again = False
+        """The same start is to be run once more."""
         self._q, self._pose = np.zeros(7), np.zeros(3)
         where, token = console_line()
         rate = policy.contract.rate_hz

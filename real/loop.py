@@ -103,7 +103,7 @@ def run_episode(
         plane: where the board lies.
         flange_T_ee: (4, 4) the pusher's tip in the flange frame [m].
         seed: of the policy's noise.
-        stop: asked at every policy step, e.g. whether the task is solved.
+        stop: asked at every policy step.
         record: filled while the episode runs; pass one to keep what a fault interrupts.
         progress: told the policy steps done.
         oversight: of a person beside the arm; held still, the episode makes no steps but time passes.
@@ -116,17 +116,14 @@ def run_episode(
     executor = ThreadPoolExecutor(1, thread_name_prefix="policy")
     try:
         arm.start()
-        episode = _Episode(arm, clock, policy, contract, observe, config, plane, flange_T_ee, seed, record, executor)
-        episode.oversight = oversight
+        settings = (config, plane, flange_T_ee, seed, record, executor, oversight)
+        episode = _Episode(arm, clock, policy, contract, observe, *settings)
         for step in range(config.max_steps):
             episode.while_held()
             if not episode.policy_step(step, stop):
                 break
             progress(step + 1, config.max_steps)
-            for _ in range(episode.ticks):
-                episode.stream_tick()
-                if oversight is not None and oversight.interrupts:
-                    break
+            episode.stream()
         else:
             episode.tell(solved=False, last=True)
     finally:
@@ -154,10 +151,11 @@ class _Episode:
         seed: int,
         record: EpisodeRecord,
         executor: ThreadPoolExecutor,
+        oversight: Oversight | None,
     ) -> None:
         self.arm, self.clock, self.policy, self.contract, self.observe = arm, clock, policy, contract, observe
         self.config, self.plane, self.flange_T_ee, self.seed, self.record = config, plane, flange_T_ee, seed, record
-        self.executor = executor
+        self.executor, self.oversight = executor, oversight
         self.period = 1.0 / config.stream_hz
         self.ticks = _ticks_per_step(config.stream_hz, contract.rate_hz)
         self.state = arm.state()
@@ -172,7 +170,6 @@ class _Episode:
         self.pending: tuple[Future[np.ndarray], int] | None = None
         self.chunks = 0
         self.tick = 0
-        self.oversight: Oversight | None = None
         self.untold: tuple[Observation, Intervention] | None = None
         self.held_out = False
         self.dq_per_speed = self.bounds = np.zeros((7, len(start)))
@@ -213,6 +210,13 @@ class _Episode:
         for name, value in row.items():
             self.record.policy.setdefault(name, []).append(np.array(value))
         return True
+
+    def stream(self) -> None:
+        """The ticks of one policy step; fewer where the arm changes hands."""
+        for _ in range(self.ticks):
+            self.stream_tick()
+            if self.oversight is not None and self.oversight.interrupts:
+                break
 
     def stream_tick(self) -> None:
         """Sends the target for the end of this tick and lets the tick pass."""
