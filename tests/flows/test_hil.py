@@ -117,9 +117,8 @@ def straight_to_the_goal(root: Path) -> Artifact:
     """A learned actor of `reach` written by hand: every axis goes as fast as the goal is far, which solves it."""
     from sim.make import find_task
 
-    config = compose_hil("reach")
     specs = {name: term.spec for name, term in find_task("reach").observations.items()}
-    seen = {name: specs[name] for name in config.world.observation_fields}
+    seen = {name: specs[name] for name in ("q", "dq", "grasp_pose", "goal")}
     # 7 joints, 7 speeds, 6 of the pose, 3 of the goal; behind them the goal less the position, in decimetres.
     weight = np.zeros((26, 6), np.float32)
     weight[23:26, :3] = np.eye(3)
