@@ -6,8 +6,8 @@ more (AdaStop) than the policy it began as, and than PPO on a Gaussian whose mea
 
 At five seeds (3984a32): DPPO 1, 1, 1, 1, 1; imitation .405, .4, .405, .545, .465: met. The Gaussian 1, 1, 1, 1, 1, so
 the last is missed: every step costs 1 here, and practice tells a Gaussian the way at once. What DPPO is for this bed
-does not show. Settings were chosen with seed 100 in view; there the released clips of .001 to .01 and rate of 1e-4 had come
-from .25 to .29 after 20 rollouts.
+does not show. Settings were chosen with seed 100 in view; there the released clips of .001 to .01 and rate of 1e-4 had
+come from .25 to .29 after 20 rollouts.
 """
 
 from functools import partial
