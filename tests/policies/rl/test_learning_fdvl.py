@@ -17,7 +17,7 @@ smaller than the expectile's, and the goal's value crosses the maze later. The s
 no value exceeds 1.02 times the largest return, XQL's neither, and nothing would be told apart.
 
 Missed so far. Success: chi2, whose error makes the start look as near to the goal as the way ahead, with LayerNorm .29,
-.45 and 0 on seeds 0, 1 and 3. Values, with targets that follow by .03: TV at most 2.24, 1.6 to 1.9
+.45, 0, 0, 0. Values, with targets that follow by .03: TV at most 2.24, 1.6 to 1.9
 with the other seeds, chi2 2.5 to 5.6, XQL 8.4 to 17.4. By .1, chi2's run away further than XQL's (283 to 1,878 against
 93 to 114).
 """
