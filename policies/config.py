@@ -66,7 +66,7 @@ class TrainingConfig:
     ema_max: float = 0.9999
     """Upper bound of that share."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of the matrix products; weights stay float32. `auto` takes bf16 where the processor multiplies it natively."""
+    """Of the matrix products; weights stay float32. `auto` takes bf16 where the processor multiplies it faster."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes CUDA when there is a device."""
     threads: int = 1

@@ -45,6 +45,9 @@ class FinetuneConfig:
     rollouts: int = 40
     decisions: int = 50
     """Of every world in a rollout."""
+    reward_offset: float = 0.0
+    """Added to the reward of every action. Where a step pays up to r and solving the task ends the episode, -r: else
+    it would pay to wait short of the goal."""
     critic: tuple[int, ...] = (256, 256, 256)
     """Hidden units; Mish, as released."""
     first_seed: int = 1_000_000
@@ -123,7 +126,7 @@ class _Run:
         self.actor = DenoisingActor(module, config.dppo)
         self.seeds = _Seeds(config.first_seed)
         discount = config.learning.discount
-        self.worlds = ChunkWorlds(env, module, n_action_steps, self.seeds, discount)
+        self.worlds = ChunkWorlds(env, module, n_action_steps, self.seeds, discount, config.reward_offset)
         self.collector: Collector = Collector(self.worlds, self.actor, self.critic, discount, config.seed)
         self.learner: OnPolicyLearner = OnPolicyLearner(config.learning, self.actor, self.critic, config.seed)
         self.entries: list[dict[str, float]] = []

@@ -177,13 +177,20 @@ class ChunkWorlds:
         n_action_steps: executed of every chunk, from the newest observed step on.
         seeds: of the episodes, in the order in which they begin.
         discount: per action.
+        offset: added to the reward of every action.
 
     Raises:
         HandoffError: fields that the worlds do not have, more actions than a chunk holds, or histories beyond two.
     """
 
     def __init__(
-        self, env: VecEnv, policy: ChunkPolicy, n_action_steps: int, seeds: Iterator[int], discount: float
+        self,
+        env: VecEnv,
+        policy: ChunkPolicy,
+        n_action_steps: int,
+        seeds: Iterator[int],
+        discount: float,
+        offset: float = 0.0,
     ) -> None:
         history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
         missing = sorted(policy.shapes.entries.keys() - env.observation_spec.keys())
@@ -196,7 +203,7 @@ class ChunkWorlds:
             )
         self.env, self.num_envs, self._policy = env, env.num_envs, policy
         self._execute = slice(history - 1, history - 1 + n_action_steps)
-        self._seeds, self._discount = seeds, discount
+        self._seeds, self._discount, self._offset = seeds, discount, offset
         self.executed = 0
         """Actions executed so far, in all worlds together."""
         self._history: list[np.ndarray] = []
@@ -241,7 +248,7 @@ class ChunkWorlds:
         final_seen = self._shown(after)
         self._history = after
         self._begin_again(np.flatnonzero(ended))
-        reward_NH = torch.from_numpy(np.concatenate(rewards, axis=1).astype(np.float32))
+        reward_NH = torch.from_numpy(np.concatenate(rewards, axis=1).astype(np.float32)) + self._offset
         length_N = torch.from_numpy(length)
         return Decided(
             reward_N=chunk_reward(reward_NH, length_N, self._discount),

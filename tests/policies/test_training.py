@@ -224,9 +224,16 @@ def test_cuda_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(
     ("flags", "precision"),
-    [({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16"), ({"avx512_f": True}, "fp32"), ({}, "fp32")],
+    [
+        ({"avx512_bf16": True}, "bf16"),
+        ({"amx_bf16": True}, "bf16"),
+        ({"avx512_bf16": True, "avx512_fp16": True}, "fp32"),
+        ({"avx512_bf16": True, "avx512_fp16": True, "amx_bf16": True}, "bf16"),
+        ({"avx512_f": True}, "fp32"),
+        ({}, "fp32"),
+    ],
 )
-def test_auto_takes_bf16_only_where_the_processor_has_it(
+def test_auto_takes_bf16_only_where_the_processor_gains_by_it(
     flags: dict[str, bool], precision: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags)
