@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.pipeline import PipelineConfig
+from flows.stages.finetune import FinetunePolicyConfig
 from policies.networks.config import MlpConfig, TransformerConfig, UnetConfig
 from policies.policy_config import (
     ActConfig,
@@ -18,6 +19,7 @@ from policies.policy_config import (
     TokenVlaConfig,
     VlaConfig,
 )
+from policies.rl.practice_config import BestOfNPracticeConfig, DppoPracticeConfig, FinetuneConfig
 from robots.config import to_plain, validate
 from robots.errors import HandoffError
 
@@ -28,6 +30,8 @@ _FAMILY = "pretrain.policy"
 """Where the policy family stands in the whole configuration."""
 _NETWORK = "pretrain.policy.network"
 """Where the sizes of its denoiser stand, if it has one."""
+_PRACTICE = "finetune"
+"""Where the practice stands, if there is one."""
 MISSING = "???"
 """What has no default and must be given, in Hydra's words."""
 
@@ -93,6 +97,8 @@ def _store(store: ConfigStore, defaults: Mapping[str, Any]) -> None:
         store.store(group="family", name=family["kind"], node={"defaults": [*networks, "_self_"], **own})
     for network in _networks():
         store.store(group="network", name=network["kind"], node=network)
+    for kind, practice in _practices().items():
+        store.store(group=_PRACTICE, name=kind, node=practice)
 
 
 def _families() -> list[dict[str, Any]]:
@@ -114,14 +120,20 @@ def _networks() -> list[dict[str, Any]]:
     return [to_plain(network) for network in (MlpConfig(), UnetConfig(), TransformerConfig())]
 
 
+def _practices() -> dict[str, dict[str, Any]]:
+    ways = (DppoPracticeConfig(), BestOfNPracticeConfig())
+    return {way.kind: to_plain(FinetunePolicyConfig(learning=FinetuneConfig(practice=way))) for way in ways}
+
+
 def _check_override(override: str, defaults: Mapping[str, Any]) -> None:
     key, equals, _ = override.partition("=")
     if not equals:
         raise HandoffError(f"override '{override}' has no '='. Write key=value, e.g. pretrain.steps=2000.")
     families = [f"{_FAMILY}.{size}" for family in _families() for size in _dotted(family)]
     networks = [f"{_NETWORK}.{size}" for network in _networks() for size in network]
+    practice = [f"{_PRACTICE}.{size}" for one in _practices().values() for size in _dotted(one)]
     groups = ["policy", f"family@{_FAMILY}", f"network@{_NETWORK}"]
-    keys = list(dict.fromkeys([*_dotted(defaults), *families, *networks, *groups]))
+    keys = list(dict.fromkeys([*_dotted(defaults), *families, *networks, *practice, *groups]))
     if key.lstrip("+~") not in keys:
         raise HandoffError(f"configuration: unknown key '{key}'{_suggest(key, keys)}.")
 

@@ -6,18 +6,24 @@ ingest ─> pretrain ─┬─> distil ─┬─> export ───────�
                     ├─> evaluate_teacher   (ten denoising steps)
                     └─> evaluate_control   (the undistilled teacher in one step)
 
+With `finetune` (`+finetune=dppo`) a policy practises before it is the teacher of all that follows:
+
+pretrain ─┬─> finetune ─> distil, export_teacher, evaluate_teacher, evaluate_control
+          └─> evaluate_pretrained
+
 The student, and with it the way to the arm, there is for diffusion policies that see numbers alone: the controller on
 the robot's computer shows a policy no pictures. All other policies are pretrained and evaluated (`evaluate_teacher`).
 """
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 from flows.protocols import push_t_published
 from flows.stage import Stage
 from flows.stages.deploy import DeployConfig
 from flows.stages.evaluate import EvaluatePolicyConfig
+from flows.stages.finetune import FinetunePolicyConfig
 from policies.distill import DistilConfig
 from policies.export import ExportConfig
 from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
@@ -39,8 +45,10 @@ class PipelineConfig:
     """Where artifacts and results go."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+    finetune: FinetunePolicyConfig | None = None
+    """Practice between imitation and all that follows; None goes without."""
     protocol: Protocol = field(default_factory=push_t_published)
-    """Of the three evaluations, so that they are paired: same worlds, same seeds."""
+    """Of all evaluations, so that they are paired: same worlds, same seeds."""
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     distil: DistilConfig = field(default_factory=DistilConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
@@ -62,7 +70,7 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
 
     source = demonstrations(config.ingest, fetch=fetch)
     demos = Stage("ingest", "episodes", "flows.stages.ingest", config.ingest, external={"source": source.digest})
-    teacher = Stage(
+    pretrained = Stage(
         "pretrain",
         "policy",
         "flows.stages.pretrain",
@@ -70,15 +78,19 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         {"demos": demos},
         external=outside(config.pretrain),
     )
-    if not reaches_arm(config.pretrain.policy):
-        settings = EvaluatePolicyConfig(protocol=config.protocol, evaluate=config.evaluate)
-        evaluated = Stage("evaluate_teacher", "evaluation", "flows.stages.evaluate", settings, {"policy": teacher})
-        return [demos, teacher, evaluated]
-    student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})
 
     def evaluate(name: str, policy: Stage, steps: int | None) -> Stage:
         settings = EvaluatePolicyConfig(protocol=config.protocol, evaluate=config.evaluate, denoising_steps=steps)
         return Stage(name, "evaluation", "flows.stages.evaluate", settings, {"policy": policy})
+
+    learned, teacher = [demos, pretrained], pretrained
+    if config.finetune is not None:
+        practice = replace(config.finetune, protocol=config.finetune.protocol or config.protocol)
+        teacher = Stage("finetune", "policy", "flows.stages.finetune", practice, {"policy": pretrained})
+        learned += [evaluate("evaluate_pretrained", pretrained, None), teacher]
+    if not reaches_arm(config.pretrain.policy):
+        return [*learned, evaluate("evaluate_teacher", teacher, None)]
+    student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})
 
     def export(name: str, policy: Stage) -> Stage:
         return Stage(name, "bundle", "flows.stages.export", config.export, {"demos": demos, "policy": policy})
@@ -92,8 +104,7 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
     )
     # The order in which free cores take them up: while the student learns, its teacher is evaluated.
     return [
-        demos,
-        teacher,
+        *learned,
         student,
         evaluate("evaluate_teacher", teacher, None),
         evaluate("evaluate_control", teacher, 1),

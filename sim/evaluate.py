@@ -76,6 +76,20 @@ def make_env(protocol: Protocol, num_envs: int, pictures: bool = False) -> VecEn
     return make_worlds(worlds, num_envs)
 
 
+def practice_env(protocol: Protocol, num_envs: int) -> VecEnv:
+    """The protocol's worlds for practice: frozen when they end, and they end at its time limit, too.
+
+    Raises:
+        HandoffError: as of `make_env`.
+    """
+    if (protocol.engine, protocol.task) != PUBLISHED_PUSH_T:
+        return make_env(protocol, num_envs)
+    from sim.gym_push_t import PushTConfig, PushTVecEnv
+
+    shown = validate(PushTConfig, protocol.options, f"protocol {protocol.name}: options")
+    return PushTVecEnv(num_envs, config=shown, max_steps=protocol.max_steps)
+
+
 def evaluate(
     protocol: Protocol,
     config: EvaluateConfig,

@@ -182,10 +182,12 @@ class PushTEngine:
 class PushTVecEnv(Worlds):
     """The published benchmark as it is evaluated: a solved world freezes until `reset`, and there is no time limit."""
 
-    def __init__(self, num_envs: int, frame_size: int = 96, config: PushTConfig | None = None):
-        """Makes the worlds; call `reset` before `step`. Arguments as of `PushTEngine`."""
+    def __init__(
+        self, num_envs: int, frame_size: int = 96, config: PushTConfig | None = None, max_steps: int = NO_LIMIT
+    ):
+        """Makes the worlds; call `reset` before `step`. Arguments as of `PushTEngine` and `WorldsConfig`."""
         self._push_t = PushTEngine(num_envs, frame_size, config)
-        super().__init__(self._push_t, WorldsConfig(on_end="freeze", max_steps=NO_LIMIT, guard_steps=0))
+        super().__init__(self._push_t, WorldsConfig(on_end="freeze", max_steps=max_steps, guard_steps=0))
 
     def reset_to(self, agent: np.ndarray, block_pose: np.ndarray) -> Observation:
         """Starts every world exactly at a recorded state, at rest.

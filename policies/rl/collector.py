@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from policies.chunk_policy import ChunkPolicy
 from policies.rl.on_policy import Costs, RewardScale, Rollout, Trace
+from policies.rl.practice_config import PracticeReward
 from policies.rl.returns import chunk_reward, next_values
 from robots.errors import HandoffError
 from robots.types import Observation, VecEnv
@@ -39,6 +40,8 @@ class Decided(NamedTuple):
     """bool, of episodes that ended."""
     cost_N: Tensor | None = None
     """Likewise summed; None where nothing costs."""
+    largest_N: Tensor | None = None
+    """Largest reward that the task told, where it is known."""
 
 
 class DecisionWorlds(Protocol):
@@ -73,6 +76,46 @@ class Decides(Protocol):
         ...
 
 
+class EpisodeTally:
+    """What the episodes of N worlds came to.
+
+    Args:
+        num_envs: N.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.solved: list[bool] = []
+        """Of every episode that has ended."""
+        self.returns: list[float] = []
+        """Sums of the rewards, not discounted between decisions, of the same."""
+        self.costs: list[float] = []
+        """Sums of what they cost, of the same."""
+        self.largest: list[float] = []
+        """Largest reward that the task told, of the same, where it is known."""
+        self._running = np.zeros((2, num_envs))
+        self._largest = np.full(num_envs, -np.inf)
+
+    def begin(self) -> None:
+        """Episodes under way are left."""
+        self._running[:] = 0.0
+        self._largest[:] = -np.inf
+
+    def add(self, led: Decided) -> None:
+        """One decision in every world."""
+        self._running[0] += led.reward_N.numpy()
+        if led.cost_N is not None:
+            self._running[1] += led.cost_N.numpy()
+        ended_N = (led.terminated_N | led.truncated_N).numpy()
+        self.solved += led.success_N.numpy()[ended_N].tolist()
+        self.returns += self._running[0, ended_N].tolist()
+        self.costs += self._running[1, ended_N].tolist()
+        self._running[:, ended_N] = 0.0
+        if led.largest_N is not None:
+            np.maximum(self._largest, led.largest_N.numpy(), out=self._largest)
+            self.largest += self._largest[ended_N].tolist()
+            self._largest[ended_N] = -np.inf
+
+
 class Collector:
     """Makes rollouts, one behind another; episodes go on from one to the next.
 
@@ -88,18 +131,12 @@ class Collector:
         self.worlds, self._actor, self._critic = worlds, actor, critic
         self._generator = torch.Generator().manual_seed(seed)
         self._scale = RewardScale(discount)
-        self.solved: list[bool] = []
-        """Of every episode that has ended."""
-        self.returns: list[float] = []
-        """Sums of the rewards, not discounted between decisions, of the same."""
-        self.costs: list[float] = []
-        """Sums of what they cost, of the same."""
-        self._running = np.zeros((2, worlds.num_envs))
+        self.tally = EpisodeTally(worlds.num_envs)
 
     def begin(self) -> None:
         """Leaves the episodes that are under way, and begins new ones in all worlds."""
         self.worlds.begin()
-        self._running[:] = 0.0
+        self.tally.begin()
         self._scale.sums = []
 
     def rollout(self, decisions: int) -> Rollout:
@@ -111,7 +148,7 @@ class Collector:
             made = self._actor.decide(seen, self._generator)
             led = self.worlds.step(made[0])
             ended_N = led.terminated_N | led.truncated_N
-            self._count(led, ended_N)
+            self.tally.add(led)
             with torch.no_grad():
                 row = {"seen": seen, "value": self._critic(seen), "final": self._critic(led.final_seen)}
             row |= {"log_prob": made.log_prob_BK, "reward": self._scale(led.reward_N, ended_N).float()}
@@ -124,28 +161,13 @@ class Collector:
     def state_dict(self) -> dict[str, Any]:
         """Chance and scales; the worlds' own state is theirs."""
         scale = {name: getattr(self._scale, name) for name in ("count", "mean", "squares", "sums")}
-        return {
-            "generator": self._generator.get_state(),
-            "scale": scale,
-            "running": torch.from_numpy(self._running.copy()),
-        }
+        return {"generator": self._generator.get_state(), "scale": scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes `state_dict` over."""
         self._generator.set_state(state["generator"])
         for name, value in state["scale"].items():
             setattr(self._scale, name, value)
-        self._running = state["running"].numpy().copy()
-
-    def _count(self, led: Decided, ended_N: Tensor) -> None:
-        self._running[0] += led.reward_N.numpy()
-        if led.cost_N is not None:
-            self._running[1] += led.cost_N.numpy()
-        ended = ended_N.numpy()
-        self.solved += led.success_N[ended_N].tolist()
-        self.returns += self._running[0, ended].tolist()
-        self.costs += self._running[1, ended].tolist()
-        self._running[:, ended] = 0.0
 
     def _joined(self, rows: list[dict[str, Tensor]], traces: list[Trace]) -> Rollout:
         table = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
@@ -177,7 +199,7 @@ class ChunkWorlds:
         n_action_steps: executed of every chunk, from the newest observed step on.
         seeds: of the episodes, in the order in which they begin.
         discount: per action.
-        offset: added to the reward of every action.
+        pays: what an action is worth.
 
     Raises:
         HandoffError: fields that the worlds do not have, more actions than a chunk holds, or histories beyond two.
@@ -190,7 +212,7 @@ class ChunkWorlds:
         n_action_steps: int,
         seeds: Iterator[int],
         discount: float,
-        offset: float = 0.0,
+        pays: PracticeReward | None = None,
     ) -> None:
         history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
         missing = sorted(policy.shapes.entries.keys() - env.observation_spec.keys())
@@ -203,7 +225,9 @@ class ChunkWorlds:
             )
         self.env, self.num_envs, self._policy = env, env.num_envs, policy
         self._execute = slice(history - 1, history - 1 + n_action_steps)
-        self._seeds, self._discount, self._offset = seeds, discount, offset
+        self.entries = n_action_steps * policy.chunk_shape[1]
+        """D, of the executed part of a chunk."""
+        self._seeds, self._discount, self._pays = seeds, discount, pays or PracticeReward()
         self.executed = 0
         """Actions executed so far, in all worlds together."""
         self._history: list[np.ndarray] = []
@@ -217,6 +241,10 @@ class ChunkWorlds:
     def seen(self) -> Tensor:
         """(N, T, O) normalised."""
         return self._shown(self._history)
+
+    def executed_part(self, chunk: Tensor) -> Tensor:
+        """(..., H, A) to (..., D): what a world sees of a chunk."""
+        return chunk[..., self._execute, :].flatten(-2)
 
     def step(self, decision: Tensor) -> Decided:
         """Executes a normalised chunk (N, H, A); worlds that end start anew from the next seeds.
@@ -248,15 +276,18 @@ class ChunkWorlds:
         final_seen = self._shown(after)
         self._history = after
         self._begin_again(np.flatnonzero(ended))
-        reward_NH = torch.from_numpy(np.concatenate(rewards, axis=1).astype(np.float32)) + self._offset
+        success = np.asarray(made.info["success"], bool).copy()
+        told_NH = np.concatenate(rewards, axis=1)
+        reward_NH = self._pays.paid(told_NH, length, made.terminated & success, made.terminated & ~success)
         length_N = torch.from_numpy(length)
         return Decided(
-            reward_N=chunk_reward(reward_NH, length_N, self._discount),
+            reward_N=chunk_reward(torch.from_numpy(reward_NH), length_N, self._discount),
             discount_N=(self._discount**length_N).float(),
             terminated_N=torch.from_numpy(made.terminated.copy()),
             truncated_N=torch.from_numpy(made.truncated.copy()),
             final_seen=final_seen,
-            success_N=torch.from_numpy(np.asarray(made.info["success"], bool).copy()),
+            success_N=torch.from_numpy(success),
+            largest_N=torch.from_numpy(told_NH.max(axis=1).astype(np.float32)),
         )
 
     def _begin_again(self, worlds: np.ndarray) -> None:

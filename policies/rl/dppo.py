@@ -16,38 +16,19 @@ Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K
 from __future__ import annotations
 
 import copy
-from dataclasses import field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from policies.chain import ChainConfig, Grid, chain_log_prob, sample_chain, step_log_prob
+from policies.chain import Grid, chain_log_prob, sample_chain, step_log_prob
 from policies.chunk_policy import Observed
 from policies.diffusion import DiffusionPolicy
 from policies.flow import sde_grid
 from policies.generative import Denoise, ddim_grid
 from policies.rl.on_policy import Trace
-from robots.config import config
+from policies.rl.practice_config import DppoConfig
 from robots.errors import HandoffError
-
-RELEASED = ChainConfig(
-    min_std=0.1, min_log_prob_std=0.1, noise_clip=3.0, log_prob_min=-5.0, log_prob_max=2.0, reduce="mean"
-)
-"""Noise and log-probabilities of the released code."""
-
-
-@config
-class DppoConfig:
-    """How a policy is walked while it learns."""
-
-    steps: int = 5
-    """K: of DDIM with the noise of DDPM, or of the flow-SDE. Released: 20 of DDPM, 5 of DDIM for pictures."""
-    frozen_steps: int = 0
-    """Of them, first, with the weights as they were: 10 of 20 in the released state-based ones, none of 5."""
-    chain: ChainConfig = field(default_factory=lambda: RELEASED)
-    flow_noise: float = 0.5
-    """Of the flow-SDE."""
 
 
 class Decision(NamedTuple):

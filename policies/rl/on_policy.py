@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from policies.rl.policy_gradient import (
     Lagrangian,
-    PpoConfig,
     Reduce,
     followed_rate,
     normalised,
@@ -28,8 +27,8 @@ from policies.rl.policy_gradient import (
     surrogate,
     value_loss,
 )
+from policies.rl.practice_config import OnPolicyConfig
 from policies.rl.returns import gae
-from robots.config import config
 from robots.errors import HandoffError
 
 Trace = dict[str, Tensor]
@@ -59,40 +58,6 @@ class OnPolicyActor(Protocol):
     def cloning_loss(self, seen: Tensor, generator: torch.Generator) -> Tensor:
         """Negative log-likelihood of what the policy that it began as would do; asked where `cloning` is above 0."""
         ...
-
-
-@config
-class OnPolicyConfig:
-    """How a rollout is learned from. The defaults are those of DPPO for state-based robomimic and gym [C]."""
-
-    ppo: PpoConfig = field(default_factory=lambda: PpoConfig(clip=0.01))
-    least_clip: float | None = 0.001
-    """Clip of the noisiest part; rises to `ppo.clip` at the last. None gives all parts the same."""
-    part_discount: float = 0.99
-    """Per part: the advantage counts g^(K - 1 - k) at part k."""
-    discount: float = 0.99
-    """Per action, not per chunk."""
-    trace: float = 0.95
-    """lambda, per decision."""
-    epochs: int = 5
-    """Passes over a rollout."""
-    batch_size: int = 7500
-    """Rows per minibatch, of all workers."""
-    actor_rate: float = 1e-4
-    critic_rate: float = 1e-3
-    target_kl: float | None = 1.0
-    """Divergence above which no more epochs are made."""
-    followed_kl: float | None = None
-    """Divergence that the actor's rate is steered to; RL-100 .02. None leaves the rate."""
-    critic_warm_up: int = 2
-    """Rollouts at the start from which the critic alone learns."""
-    value_weight: float = 0.5
-    max_grad_norm: float | None = None
-    """Of the actor and of the critic, each."""
-    cloning: float = 0.0
-    """Weight of staying likely to do what the policy did before; DiWA .05."""
-    cost_limit: float = float("inf")
-    """Of an episode's cost; infinity is without a constraint."""
 
 
 class Costs(NamedTuple):

@@ -26,33 +26,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robots.config import config
+from policies.rl.practice_config import PpoConfig
 from robots.errors import HandoffError
 
 Reduce = Callable[[Tensor], Tensor]
 """Sum over all workers of a tensor; alone: the tensor itself."""
-
-
-@config
-class PpoConfig:
-    """Of the loss. The defaults are PPO's own."""
-
-    clip: float = 0.2
-    """Below and above 1, of the ratio."""
-    clip_high: float | None = None
-    """Above 1, where it is another one; DAPO 0.28."""
-    dual_clip: float | None = None
-    """Greatest weight of a row with a negative advantage, above 1; 3 in Ye et al. None bounds nothing."""
-    value_clip: float | None = None
-    """Furthest that a value may move from that of the rollout and still be pulled; RL-100 0.2. None does not clip."""
-    behaviour_cap: float | None = None
-    """Greatest weight of a row for having been acted by another policy than the proximal one; AReaL 5."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.clip < 1.0 or (self.clip_high is not None and self.clip_high < self.clip):
-            raise HandoffError(f"ppo: clip {self.clip} and {self.clip_high}, expected 0 to 1 and no less.")
-        if self.dual_clip is not None and self.dual_clip <= 1.0:
-            raise HandoffError(f"ppo: dual_clip is {self.dual_clip}, expected more than 1.")
 
 
 class Surrogate(NamedTuple):

@@ -10,28 +10,39 @@ import torch
 
 from policies.checkpoint import save_policy
 from policies.chunk_policy import ChunkPolicy
-from policies.config import PolicyCard, Shapes
+from policies.config import PolicyCard, Shapes, TrainingConfig
 from policies.diffusion import DiffusionPolicy
-from policies.finetune import CURVE, STATE, FinetuneConfig, finetune
+from policies.finetune import CURVE, STATE, finetune
 from policies.load import load_module
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.dppo import DppoConfig
-from policies.rl.on_policy import OnPolicyConfig
+from policies.rl.config import MlpSizes
+from policies.rl.practice_config import (
+    BestOfNPracticeConfig,
+    DppoConfig,
+    DppoPracticeConfig,
+    FinetuneConfig,
+    OnPolicyConfig,
+)
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.types import Step
 from tests.policies.rl.counting import Counting
 
-SMALL = FinetuneConfig(
-    dppo=DppoConfig(steps=5),
-    learning=OnPolicyConfig(batch_size=60, epochs=2, critic_warm_up=1),
-    rollouts=4,
-    decisions=6,
-    critic=(16,),
-    save_every=1,
-    first_seed=0,
+DPPO = DppoPracticeConfig(
+    walk=DppoConfig(steps=5), learning=OnPolicyConfig(batch_size=60, epochs=2, critic_warm_up=1), critic=(16,)
 )
+BEST_OF_N = BestOfNPracticeConfig(
+    samples=4,
+    backup_samples=2,
+    critic=MlpSizes(hidden=(16,)),
+    updates=5,
+    batch_size=8,
+    warm_up=1,
+    imitation=TrainingConfig(steps=20, learning_rate=1e-3, batch_size=8, warmup_steps=0, log_every=10),
+)
+SMALL = FinetuneConfig(practice=DPPO, rollouts=4, decisions=6, save_every=1, first_seed=0)
+both = pytest.mark.parametrize("config", [SMALL, replace(SMALL, practice=BEST_OF_N)], ids=["dppo", "best_of_n"])
 
 
 @pytest.fixture
@@ -98,12 +109,13 @@ def test_a_practised_policy_is_a_policy_that_samples_as_it_practised(policy, tmp
     assert not (tmp_path / "out" / STATE).exists()
 
 
-def test_a_killed_practice_goes_on_behind_its_last_state(policy, tmp_path):
+@both
+def test_a_killed_practice_goes_on_behind_its_last_state(config, policy, tmp_path):
     with pytest.raises(KilledError):
-        practised(policy, tmp_path / "out", progress=killing(2))
+        practised(policy, tmp_path / "out", config, progress=killing(2))
     before = curve(tmp_path / "out")
     state = torch.load(tmp_path / "out" / STATE, weights_only=True)
-    practised(policy, tmp_path / "out")
+    practised(policy, tmp_path / "out", config)
     after = curve(tmp_path / "out")
     assert after[:2] == before
     assert [entry["rollout"] for entry in after] == [1, 2, 3, 4]
@@ -111,12 +123,13 @@ def test_a_killed_practice_goes_on_behind_its_last_state(policy, tmp_path):
     assert state["seeds"] >= 3
 
 
-def test_a_killed_practice_learns_as_much_as_one_that_was_not(policy, tmp_path):
+@both
+def test_a_killed_practice_learns_as_much_as_one_that_was_not(config, policy, tmp_path):
     """New episodes begin where it goes on, so the weights differ, but not by more than practice changes them."""
-    practised(policy, tmp_path / "whole")
+    practised(policy, tmp_path / "whole", config)
     with pytest.raises(KilledError):
-        practised(policy, tmp_path / "killed", progress=killing(3))
-    practised(policy, tmp_path / "killed")
+        practised(policy, tmp_path / "killed", config, progress=killing(3))
+    practised(policy, tmp_path / "killed", config)
     weights = [load_module(folder)[0].state_dict() for folder in (policy, tmp_path / "whole", tmp_path / "killed")]
     moved, apart = (
         float(sum((weights[a][name] - weights[b][name]).double().square().sum() for name in weights[0])) ** 0.5
@@ -144,14 +157,15 @@ class Indifferent(Counting):
 
 
 def test_practice_that_teaches_nothing_is_stopped(policy, tmp_path):
-    config = replace(SMALL, rollouts=20, learning=replace(SMALL.learning, critic_rate=0.0, trace=0.0))
-    config = replace(config, learning=replace(config.learning, actor_rate=0.0))
+    still = replace(DPPO, learning=replace(DPPO.learning, critic_rate=0.0, trace=0.0, actor_rate=0.0))
+    config = replace(SMALL, rollouts=20, practice=still)
     with pytest.raises(HandoffError, match="no weight of the policy has moved in the last 3 rollouts"):
         practised(policy, tmp_path / "out", config, env=Indifferent)
 
 
 def test_values_that_explode_stop_it(policy, tmp_path):
-    config = replace(SMALL, rollouts=20, learning=replace(SMALL.learning, critic_rate=1e4))
+    hasty = replace(DPPO, learning=replace(DPPO.learning, critic_rate=1e4))
+    config = replace(SMALL, rollouts=20, practice=hasty)
     with pytest.raises(HandoffError, match=r"the values' loss is|the loss of rollout"):
         practised(policy, tmp_path / "out", config)
 

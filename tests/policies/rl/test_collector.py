@@ -13,8 +13,9 @@ from policies.diffusion import DiffusionPolicy
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.collector import ChunkWorlds, Collector
-from policies.rl.dppo import DenoisingActor, DppoConfig
-from policies.rl.on_policy import OnPolicyConfig, OnPolicyLearner
+from policies.rl.dppo import DenoisingActor
+from policies.rl.on_policy import OnPolicyLearner
+from policies.rl.practice_config import DppoConfig, OnPolicyConfig, PracticeReward
 from robots.errors import HandoffError
 from tests.policies.rl.counting import LIMIT, Counting
 
@@ -100,8 +101,8 @@ def test_a_rollout_values_the_true_observation_behind_every_decision():
         # World 1 ran into its limit at step 7, seen as (7, 7): it had ended before the last action of its chunk.
         true = value(torch.tensor([[[7.0, 101.0], [7.0, 101.0]]]))[0, 0]
     torch.testing.assert_close(rollout.next_value_TN[3, 1], true)
-    assert collector.solved.count(True) == 3
-    assert collector.returns[0] == pytest.approx(1.0 + 0.9 * 2.0 + 3.0)
+    assert collector.tally.solved.count(True) == 3
+    assert collector.tally.returns[0] == pytest.approx(1.0 + 0.9 * 2.0 + 3.0)
 
 
 def test_a_rollout_teaches_and_chance_goes_on_where_it_was_saved():
@@ -132,3 +133,12 @@ def test_what_the_worlds_do_not_tell_is_refused():
 def test_more_actions_than_a_chunk_holds_are_refused(history, actions):
     with pytest.raises(HandoffError, match="practice: "):
         worlds(n_action_steps=actions, n_obs_steps=history)
+
+
+def test_practice_pays_for_steps_success_and_failure_where_they_were():
+    pays = PracticeReward(task=2.0, step=-1.0, success=10.0, failure=-5.0)
+    told_NH = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.0], [0.6, 0.0, 0.0]])
+    paid_NH = pays.paid(told_NH, np.array([3, 2, 1]), np.array([False, True, False]), np.array([False, False, True]))
+    np.testing.assert_allclose(paid_NH[0], [-0.8, -0.6, -0.4], rtol=1e-6)
+    np.testing.assert_allclose(paid_NH[1, :2], [-0.2, 10.0], rtol=1e-6)
+    np.testing.assert_allclose(paid_NH[2, 0], -4.8 + 1.0 - 1.0 + 0.0, rtol=1e-6)

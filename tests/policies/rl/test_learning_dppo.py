@@ -23,10 +23,10 @@ from policies.config import Shapes
 from policies.diffusion import DiffusionPolicy
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.dppo import DenoisingActor, DppoConfig
+from policies.rl.dppo import DenoisingActor
 from policies.rl.gaussian_actor import GaussianActor
-from policies.rl.on_policy import OnPolicyConfig, OnPolicyLearner
-from policies.rl.policy_gradient import PpoConfig
+from policies.rl.on_policy import OnPolicyLearner
+from policies.rl.practice_config import DppoConfig, OnPolicyConfig, PpoConfig
 from tests.beds.bed import rollouts, success_rate
 from tests.beds.bimodal_reach import BimodalReach, detours
 from tests.beds.practice import practice
@@ -100,7 +100,7 @@ def practised(seed: int, actor, config: OnPolicyConfig, rollouts_made: int = ROL
     curve = []
     for _ in range(rollouts_made):
         rollout = collector.rollout(DECISIONS)
-        curve.append(float(np.mean(collector.solved[-WORLDS:] or [0.0])))
+        curve.append(float(np.mean(collector.tally.solved[-WORLDS:] or [0.0])))
         learner.update(rollout)
     return curve
 

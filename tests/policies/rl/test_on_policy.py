@@ -14,10 +14,10 @@ from policies.config import Shapes
 from policies.diffusion import DiffusionPolicy
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.dppo import DenoisingActor, DppoConfig
+from policies.rl.dppo import DenoisingActor
 from policies.rl.gaussian_actor import GaussianActor
-from policies.rl.on_policy import OnPolicyConfig, OnPolicyLearner, RewardScale, Rollout
-from policies.rl.policy_gradient import PpoConfig
+from policies.rl.on_policy import OnPolicyLearner, RewardScale, Rollout
+from policies.rl.practice_config import DppoConfig, OnPolicyConfig, PpoConfig
 from robots.errors import HandoffError
 from tests.beds.bimodal_reach import BimodalReach
 from tests.beds.practice import practice

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from policies.rl.policy_gradient import (
     Lagrangian,
-    PpoConfig,
     followed_rate,
     normalised,
     step_clips,
@@ -20,6 +19,7 @@ from policies.rl.policy_gradient import (
     surrogate,
     value_loss,
 )
+from policies.rl.practice_config import PpoConfig
 from robots.errors import HandoffError
 
 ROWS = 64

@@ -1,0 +1,136 @@
+"""Practice by DPPO: rollouts of a pretrained policy with the noise it learns by, and an update behind each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from policies.diffusion import DiffusionPolicy
+from policies.policy_config import DiffusionPolicyConfig
+from policies.rl.collector import ChunkWorlds, Collector, EpisodeTally
+from policies.rl.dppo import DenoisingActor
+from policies.rl.on_policy import Learned, OnPolicyLearner
+from policies.rl.practice_config import DppoPracticeConfig
+from robots.errors import HandoffError
+from robots.types import Progress
+
+PATIENCE = 3
+"""Rollouts in a row that may look dead before the run is stopped."""
+EXPLODED = 1e4
+"""Loss of the values, of scaled rewards, above which they count as exploding."""
+
+
+class DppoPractice:
+    """Implements `policies.finetune.Practice`.
+
+    Args:
+        config: how.
+        policy: learns in place.
+        worlds: in which it practises.
+        seed: of weights and chance.
+    """
+
+    def __init__(self, config: DppoPracticeConfig, policy: DiffusionPolicy, worlds: ChunkWorlds, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.config, self.policy, self.rollouts = config, policy, 0
+        self._critic = _critic(policy, config.critic)
+        self._actor = DenoisingActor(policy, config.walk)
+        self._collector = Collector(worlds, self._actor, self._critic, config.learning.discount, seed)
+        self._learner = OnPolicyLearner(config.learning, self._actor, self._critic, seed)
+        self._dead = _Dead(self._actor.parameters())
+
+    @property
+    def tally(self) -> EpisodeTally:
+        """See `Practice.tally`."""
+        return self._collector.tally
+
+    def rollout(self, decisions: int) -> dict[str, float]:
+        """See `Practice.rollout`."""
+        learned = self._learner.update(self._collector.rollout(decisions))
+        self.rollouts += 1
+        self._dead.look(self.rollouts, learned, practises=self.rollouts > self.config.learning.critic_warm_up)
+        names = ("kl", "clipped", "ratio", "explained", "value_loss")
+        return {name: getattr(learned, name) for name in names}
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Practice.state_dict`."""
+        return {
+            "policy": self.policy.state_dict(),
+            "before": self._actor.before.state_dict(),
+            "critic": self._critic.state_dict(),
+            "learner": self._learner.state_dict(),
+            "collector": self._collector.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Practice.load_state_dict`."""
+        self.policy.load_state_dict(state["policy"])
+        self._actor.before.load_state_dict(state["before"])
+        self._critic.load_state_dict(state["critic"])
+        self._learner.load_state_dict(state["learner"])
+        self._collector.load_state_dict(state["collector"])
+        self._collector.begin()
+        self.rollouts = self._learner.rollouts
+
+    def save_new(self, out: Path) -> None:
+        """See `Practice.save_new`: what it learns from is gone with every update."""
+
+    def load_kept(self, out: Path) -> None:
+        """See `Practice.load_kept`."""
+
+    def finish(self, identity: str, out: Path, progress: Progress) -> DiffusionPolicyConfig:
+        """See `Practice.finish`: it samples in as many steps as were practised."""
+        return replace(self.policy.config, inference_steps=self.config.walk.steps)
+
+
+class _Dead:
+    """Stops a run in which nothing is learned any more, or everything is lost."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._still = self._same = 0
+        self._sample = self._sampled()
+
+    def look(self, rollouts: int, learned: Learned, *, practises: bool) -> None:
+        """After an update; before the policy learns only the values are looked at.
+
+        Raises:
+            HandoffError: see `policies.finetune.finetune`.
+        """
+        if not learned.value_loss < EXPLODED:
+            raise HandoffError(
+                f"practice: the values' loss is {learned.value_loss:.3g} after rollout {rollouts}, limit {EXPLODED:g}, "
+                "of scaled rewards. Is the critic's rate too high?"
+            )
+        sample = self._sampled()
+        moved = bool((sample != self._sample).any())
+        self._sample = sample
+        if not practises:
+            return
+        self._still = 0 if moved else self._still + 1
+        self._same = 0 if learned.epochs == 1 or abs(learned.ratio - 1.0) > 1e-6 else self._same + 1
+        if self._still >= PATIENCE:
+            raise HandoffError(
+                f"practice: no weight of the policy has moved in the last {PATIENCE} rollouts, up to {rollouts}. Are "
+                "all advantages alike (a reward that never differs), or is the actor's rate too low?"
+            )
+        if self._same >= PATIENCE:
+            raise HandoffError(
+                f"practice: every ratio has been 1 in the last {PATIENCE} rollouts, up to {rollouts}. Do the policy's "
+                "log-probabilities hang on its weights?"
+            )
+
+    def _sampled(self) -> Tensor:
+        return torch.cat([parameter.detach().flatten()[:64] for parameter in self._parameters])
+
+
+def _critic(policy: DiffusionPolicy, hidden: tuple[int, ...]) -> nn.Module:
+    history, observation = policy.observation_shape
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in zip((history * observation, *hidden), hidden, strict=False):
+        layers += [nn.Linear(before, after), nn.Mish()]
+    return nn.Sequential(*layers, nn.Linear(hidden[-1], 1))

@@ -1,0 +1,174 @@
+"""Options of on-policy learning and of all practice of a pretrained policy. Imports without torch."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Discriminator
+
+from policies.chain import ChainConfig
+from policies.config import TrainingConfig
+from policies.rl.config import MlpSizes
+from robots.config import config
+from robots.errors import HandoffError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@config
+class PpoConfig:
+    """Of the loss. The defaults are PPO's own."""
+
+    clip: float = 0.2
+    """Below and above 1, of the ratio."""
+    clip_high: float | None = None
+    """Above 1, where it is another one; DAPO 0.28."""
+    dual_clip: float | None = None
+    """Greatest weight of a row with a negative advantage, above 1; 3 in Ye et al. None bounds nothing."""
+    value_clip: float | None = None
+    """Furthest that a value may move from that of the rollout and still be pulled; RL-100 0.2. None does not clip."""
+    behaviour_cap: float | None = None
+    """Greatest weight of a row for having been acted by another policy than the proximal one; AReaL 5."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.clip < 1.0 or (self.clip_high is not None and self.clip_high < self.clip):
+            raise HandoffError(f"ppo: clip {self.clip} and {self.clip_high}, expected 0 to 1 and no less.")
+        if self.dual_clip is not None and self.dual_clip <= 1.0:
+            raise HandoffError(f"ppo: dual_clip is {self.dual_clip}, expected more than 1.")
+
+
+@config
+class OnPolicyConfig:
+    """How a rollout is learned from. The defaults are those of DPPO for state-based robomimic and gym [C]."""
+
+    ppo: PpoConfig = field(default_factory=lambda: PpoConfig(clip=0.01))
+    least_clip: float | None = 0.001
+    """Clip of the noisiest part; rises to `ppo.clip` at the last. None gives all parts the same."""
+    part_discount: float = 0.99
+    """Per part: the advantage counts g^(K - 1 - k) at part k."""
+    discount: float = 0.99
+    """Per action, not per chunk."""
+    trace: float = 0.95
+    """lambda, per decision."""
+    epochs: int = 5
+    """Passes over a rollout."""
+    batch_size: int = 7500
+    """Rows per minibatch, of all workers."""
+    actor_rate: float = 1e-4
+    critic_rate: float = 1e-3
+    target_kl: float | None = 1.0
+    """Divergence above which no more epochs are made."""
+    followed_kl: float | None = None
+    """Divergence that the actor's rate is steered to; RL-100 .02. None leaves the rate."""
+    critic_warm_up: int = 2
+    """Rollouts at the start from which the critic alone learns."""
+    value_weight: float = 0.5
+    max_grad_norm: float | None = None
+    """Of the actor and of the critic, each."""
+    cloning: float = 0.0
+    """Weight of staying likely to do what the policy did before; DiWA .05."""
+    cost_limit: float = float("inf")
+    """Of an episode's cost; infinity is without a constraint."""
+
+
+RELEASED = ChainConfig(
+    min_std=0.1, min_log_prob_std=0.1, noise_clip=3.0, log_prob_min=-5.0, log_prob_max=2.0, reduce="mean"
+)
+"""Noise and log-probabilities of the released code."""
+
+
+@config
+class DppoConfig:
+    """How a policy is walked while it learns."""
+
+    steps: int = 5
+    """K: of DDIM with the noise of DDPM, or of the flow-SDE. Released: 20 of DDPM, 5 of DDIM for pictures."""
+    frozen_steps: int = 0
+    """Of them, first, with the weights as they were: 10 of 20 in the released state-based ones, none of 5."""
+    chain: ChainConfig = field(default_factory=lambda: RELEASED)
+    flow_noise: float = 0.5
+    """Of the flow-SDE."""
+
+
+@config
+class PracticeReward:
+    """What practice pays, out of what a task tells."""
+
+    task: float = 1.0
+    """Weight of the task's own reward."""
+    step: float = 0.0
+    """For every action. Where a step pays up to r and solving the task ends the episode, -r: else it would pay to wait
+    short of the goal."""
+    success: float = 0.0
+    """When the task is solved."""
+    failure: float = 0.0
+    """When the episode ends unsolved, other than by its time limit."""
+
+    def paid(self, told_NH: np.ndarray, length_N: np.ndarray, solved_N: np.ndarray, failed_N: np.ndarray) -> np.ndarray:
+        """(N, H) float32; the last of the first `length` actions of a chunk solved the task, or failed, where told."""
+        import numpy as np
+
+        once_N = self.success * solved_N + self.failure * failed_N
+        last_NH = np.arange(told_NH.shape[1]) == length_N[:, None] - 1
+        return (self.task * told_NH + self.step + once_N[:, None] * last_NH).astype(np.float32)
+
+
+@config
+class DppoPracticeConfig:
+    """PPO over denoising steps (DPPO, arXiv 2409.00588)."""
+
+    kind: Literal["dppo"] = "dppo"
+    walk: DppoConfig = field(default_factory=DppoConfig)
+    learning: OnPolicyConfig = field(default_factory=OnPolicyConfig)
+    critic: tuple[int, ...] = (256, 256, 256)
+    """Hidden units; Mish, as released."""
+
+
+@config
+class BestOfNPracticeConfig:
+    """Values of chunks choose among the policy's own, which then imitates the choice; see `policies.rl.best_of_n`."""
+
+    kind: Literal["best_of_n"] = "best_of_n"
+    steps: int = 5
+    """Of the sampler, in practice; the policy that comes out has its own again."""
+    samples: int = 16
+    """N; 32 in Q-chunking [C], 8 in EXPO [P]."""
+    backup_samples: int = 8
+    """Of them, drawn anew for every update, whose best is the value of the next state."""
+    critics: int = 2
+    critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu")
+    discount: float = 0.99
+    """Per action, not per chunk."""
+    learning_rate: float = 3e-4
+    tau: float = 0.01
+    """Share by which the slow critics follow at every update."""
+    batch_size: int = 256
+    updates: int = 400
+    """Of the critics, after every rollout from the second on."""
+    warm_up: int = 2
+    """Rollouts at the start that choose at random."""
+    imitation: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=3000, learning_rate=3e-4))
+    """Of the best of the N chunks at every state that was met, by the critics as they are at the end."""
+
+
+PracticeConfig = Annotated[DppoPracticeConfig | BestOfNPracticeConfig, Discriminator("kind")]
+
+
+@config
+class FinetuneConfig:
+    """How a policy practises."""
+
+    practice: PracticeConfig = field(default_factory=DppoPracticeConfig)
+    reward: PracticeReward = field(default_factory=PracticeReward)
+    rollouts: int = 40
+    decisions: int = 40
+    """Of every world in a rollout."""
+    first_seed: int = 1_000_000
+    """Of the first start; protocols' starts lie below."""
+    seed: int = 0
+    save_every: int = 5
+    """Rollouts between two states on the disk."""
+    threads: int = 1
+    """Of torch."""
