@@ -31,6 +31,7 @@ from policies.pretrain import PretrainConfig
 from real.gate import GateConfig
 from robots.config import config
 from robots.episodes.ingest import IngestConfig
+from robots.errors import HandoffError
 from sim.evaluate import EvaluateConfig
 from sim.protocol import Protocol
 
@@ -85,6 +86,7 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
 
     learned, teacher = [demos, pretrained], pretrained
     if config.finetune is not None:
+        _check_practises(config.pretrain.policy)
         practice = replace(config.finetune, protocol=config.finetune.protocol or config.protocol)
         teacher = Stage("finetune", "policy", "flows.stages.finetune", practice, {"policy": pretrained})
         learned += [evaluate("evaluate_pretrained", pretrained, None), teacher]
@@ -114,3 +116,12 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         gated,
         deployed,
     ]
+
+
+def _check_practises(model: PolicyConfig) -> None:
+    """Before hours of imitation: the same that `policies.finetune` finds behind them."""
+    if not isinstance(model, DiffusionPolicyConfig) or model.image_fields or model.point_fields:
+        raise HandoffError(
+            f"finetune: a policy of the family '{model.kind}', or one with cameras, cannot practise; expected a diffusion "
+            "or flow policy of vectors alone."
+        )

@@ -63,6 +63,7 @@ def _row(result: StageResult) -> str:
 def _comparison(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Teacher, student and the negative control under one protocol and the same seeds."""
     rows = (
+        ("before practice", "pretrained"),
         ("teacher, ten steps", "pusht"),
         ("student, one step", "student"),
         ("control: teacher in one step", "one_step_control"),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from flows.pipeline import PipelineConfig
 
 METRICS = {
+    "pretrained_score": ("evaluate_pretrained", "score"),
+    "pretrained_success": ("evaluate_pretrained", "success"),
     "pusht_score": ("evaluate_teacher", "score"),
     "pusht_success": ("evaluate_teacher", "success"),
     "student_score": ("evaluate_student", "score"),
@@ -152,6 +154,8 @@ def describe(stage: str, metrics: Mapping[str, Any]) -> str:
             return f"{metrics['episodes']} episodes, {metrics['frames']:,} frames"
         case "pretrain" | "distil":
             return f"{metrics['steps']:,} steps, loss {metrics['loss']:.4f}, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+        case "finetune":
+            return f"{metrics['steps']:,} steps of practice, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "evaluate":
             success = metrics["success"]
             rate, low, high = success["k"] / success["n"], success["low"], success["high"]

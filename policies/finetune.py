@@ -64,13 +64,25 @@ class Practice(Protocol):
         """Reads what `save_new` had written when the state was saved; called after `load_state_dict`."""
         ...
 
+    @property
+    def due(self) -> bool:
+        """Whether longer work stands before the next rollout."""
+        ...
+
+    def settle(self, identity: str, out: Path, progress: Progress) -> None:
+        """Does the work that is due.
+
+        Args:
+            identity: of the whole practice, to go on from what a killed run left.
+            out: folder.
+            progress: told of longer work.
+        """
+        ...
+
     def finish(self, identity: str, out: Path, progress: Progress) -> DiffusionPolicyConfig:
         """Brings the policy into its last form after all rollouts; returns what its card is to say of it.
 
-        Args:
-            identity: of this work, to go on from what a killed run left.
-            out: folder.
-            progress: told of longer work.
+        Args: as of `settle`.
         """
         ...
 
@@ -104,6 +116,7 @@ def finetune(
         try:
             run.go_on()
             while run.done < config.rollouts:
+                run.settle(progress)
                 run.rollout(progress)
         finally:
             run.worlds.env.close()
@@ -152,6 +165,16 @@ class _Run:
         if self.done % self.config.save_every == 0:
             self._save()
         progress(self.done, self.config.rollouts, f"success {entry['success']:.2f}, return {entry['return']:.2f}")
+
+    def settle(self, progress: Progress) -> None:
+        """What is due before the next rollout; done once, also by a run that is killed in the middle of it."""
+        if not self.practice.due:
+            return
+        self._save()
+        began = time.process_time()
+        self.practice.settle(self.identity, self.out, progress)
+        self.cpu_seconds += time.process_time() - began
+        self._save()
 
     def go_on(self) -> None:
         """Takes over what a killed run of the same policy and configuration left."""

@@ -6,8 +6,9 @@ target (EXPO, Dong et al., arXiv 2507.07986, whose edits are left out). Where th
 of the slow critics for every chunk (EXPO), the choice the mean of the learning ones (Q-chunking).
 
 The policy's N chunks are kept with every state, so that a target costs no sampling: the best of a few of those drawn
-when the next state was met. At the end the critics choose anew at every state that was met, and the policy is trained
-on the chunks chosen; what comes out is one policy without critics, which is distilled and deployed as any other is.
+when the next state was met. Now and then the critics choose anew at every state met since, and the policy is trained on
+the chunks chosen and practises on with what it then is; what comes out is one policy without critics, which is
+distilled and deployed as any other is.
 
 Shape suffixes: B batch, R rows, W worlds, N chunks, T observed steps, O observation, F features, H horizon, A action,
 D executed entries of a chunk, E critics.
@@ -85,7 +86,12 @@ class BestOfNPractice:
         self.slow = deepcopy(self.critic).requires_grad_(False)
         self._optimizer = torch.optim.Adam(self.critic.parameters(), config.learning_rate, fused=True)
         self._experience = _Experience()
-        self._written = 0
+        self._written = self._imitated = 0
+
+    @property
+    def due(self) -> bool:
+        """See `Practice.due`."""
+        return self.done - self._imitated >= self.config.imitate_every
 
     def rollout(self, decisions: int) -> dict[str, float]:
         """See `Practice.rollout`."""
@@ -128,6 +134,8 @@ class BestOfNPractice:
     def state_dict(self) -> dict[str, Any]:
         """See `Practice.state_dict`."""
         return {
+            "policy": self.policy.state_dict(),
+            "imitated": self._imitated,
             "critic": self.critic.state_dict(),
             "slow": self.slow.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -136,6 +144,8 @@ class BestOfNPractice:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Practice.load_state_dict`."""
+        self.policy.load_state_dict(state["policy"])
+        self._imitated = state["imitated"]
         self.critic.load_state_dict(state["critic"])
         self.slow.load_state_dict(state["slow"])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -165,14 +175,13 @@ class BestOfNPractice:
             self._experience.add(Chosen(**torch.load(_file(out, number), weights_only=True)))
         self._written = self.done
 
-    def finish(self, identity: str, out: Path, progress: Progress) -> DiffusionPolicyConfig:
-        """See `Practice.finish`: imitates the chunks that the critics choose at every state that was met."""
-        import shutil
-
+    def settle(self, identity: str, out: Path, progress: Progress) -> None:
+        """See `Practice.settle`: imitates the chunks that the critics choose at the states that were met."""
         from policies.curve import draw_curve
         from policies.training import STATE, Objective, resolve_precision, train
 
-        config, table, acted = self.config.imitation, self._experience.table, self._experience.acted
+        config, table = self.config.imitation, self._experience.table
+        acted = self._experience.acted_since(self._imitated)
         chosen = []
         for rows in acted.split(RELABEL):
             chunk_RNHA = table.chunk_RNHA[rows].float()
@@ -181,19 +190,29 @@ class BestOfNPractice:
         free_BH = torch.zeros(config.batch_size, wanted_RHA.shape[1], dtype=torch.bool)
 
         def batch(step: int) -> tuple[Batch, np.random.Generator]:
-            draw = np.random.default_rng([config.seed, step])
+            draw = np.random.default_rng([config.seed, self.done, step])
             rows = torch.from_numpy(draw.integers(0, len(seen), config.batch_size))
             return Batch(Observed(seen[rows]), wanted_RHA[rows], free_BH), draw
 
         def loss(made: tuple[Batch, np.random.Generator], step: int) -> Tensor:
             return self.policy.loss(*made)
 
-        self.policy.train().requires_grad_(True)
+        # A run that was killed before has met other states since: its training is not gone on with.
+        job = f"{identity} {self.done} {len(seen)} {float(wanted_RHA.double().sum())!r}"
         precision = resolve_precision(config.precision, self.policy.device)
-        trained = train(config, self.policy, Objective(batch, loss), identity, out, progress, precision=precision)
+        self.policy.train().requires_grad_(True)
+        trained = train(config, self.policy, Objective(batch, loss), job, out, progress, precision=precision)
         self.policy.eval().requires_grad_(False).load_state_dict(trained.average)
         draw_curve(out, "imitation of the best of N")
         (out / STATE).unlink()
+        self._imitated = self.done
+
+    def finish(self, identity: str, out: Path, progress: Progress) -> DiffusionPolicyConfig:
+        """See `Practice.finish`."""
+        import shutil
+
+        if self._imitated < self.done:
+            self.settle(identity, out, progress)
         shutil.rmtree(out / KEPT, ignore_errors=True)
         return self.policy.config
 
@@ -281,6 +300,10 @@ class _Experience:
         for room, column in zip(self._rows(begin, end), part._replace(next_R=part.next_R + begin), strict=True):
             room.copy_(column)
         self.acted = torch.cat([self.acted, begin + torch.nonzero(part.picked_R >= 0)[:, 0]])
+
+    def acted_since(self, number: int) -> Tensor:
+        """Of `acted` those of rollout `number` and later ones."""
+        return self.acted[self.acted >= self._ends[number]]
 
     def part(self, number: int) -> Chosen:
         """A rollout, as it was added."""

@@ -82,6 +82,12 @@ class DppoPractice:
     def load_kept(self, out: Path) -> None:
         """See `Practice.load_kept`."""
 
+    due = False
+    """See `Practice.due`: it learns with every rollout."""
+
+    def settle(self, identity: str, out: Path, progress: Progress) -> None:
+        """See `Practice.settle`."""
+
     def finish(self, identity: str, out: Path, progress: Progress) -> DiffusionPolicyConfig:
         """See `Practice.finish`: it samples in as many steps as were practised."""
         return replace(self.policy.config, inference_steps=self.config.walk.steps)

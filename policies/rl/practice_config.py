@@ -149,8 +149,11 @@ class BestOfNPracticeConfig:
     """Of the critics, after every rollout from the second on."""
     warm_up: int = 2
     """Rollouts at the start that choose at random."""
+    imitate_every: int = 25
+    """Rollouts after which the policy imitates; it practises on as what it has become. The last ones imitate, too."""
     imitation: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=3000, learning_rate=3e-4))
-    """Of the best of the N chunks at every state that was met, by the critics as they are at the end."""
+    """Of the best of the N chunks at every state that was met since it last imitated, by the critics as they then
+    are."""
 
 
 PracticeConfig = Annotated[DppoPracticeConfig | BestOfNPracticeConfig, Discriminator("kind")]

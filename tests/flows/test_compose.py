@@ -61,6 +61,32 @@ def test_bad_override_is_named_by_its_path(overrides: list[str], message: str) -
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("way", ["dppo", "best_of_n"])
+def test_practice_stands_before_all_that_follows_imitation(way: str) -> None:
+    composed = compose("demo", [f"+finetune={way}", "finetune.learning.rollouts=3", "finetune.learning.reward.step=-1"])
+    assert composed.finetune is not None
+    assert composed.finetune.learning.practice.kind == way
+    assert (composed.finetune.learning.rollouts, composed.finetune.learning.reward.step) == (3, -1.0)
+    made = {stage.name: stage for stage in stages(composed, fetch=False)}
+    assert made["finetune"].config.protocol == composed.protocol
+    for after in ("distil", "evaluate_teacher", "evaluate_control", "export_teacher"):
+        assert made["finetune"] in made[after].inputs.values()
+    assert made["evaluate_pretrained"].inputs["policy"] is made["pretrain"]
+    assert "finetune" not in [stage.name for stage in stages(compose("demo"), fetch=False)]
+
+
+@pytest.mark.parametrize("name", ["act", "unet_image"])
+def test_a_policy_that_cannot_practise_is_refused_before_it_imitates(name: str) -> None:
+    composed = compose("demo", [f"+policy={name}", "+finetune=best_of_n"])
+    with pytest.raises(HandoffError, match="expected a diffusion or flow policy of vectors alone"):
+        stages(composed, fetch=False)
+
+
+def test_an_override_of_practice_that_is_not_there_says_so() -> None:
+    with pytest.raises(HandoffError, match=r"Could not override 'finetune\.worlds'"):
+        compose("demo", ["finetune.worlds=3"])
+
+
 def test_unknown_pipeline_gets_a_suggestion() -> None:
     with pytest.raises(HandoffError, match="did you mean 'demo'"):
         compose("dem")

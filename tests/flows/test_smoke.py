@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGES = [
     "ingest",
     "pretrain",
+    "evaluate_pretrained",
+    "finetune",
     "distil",
     "evaluate_teacher",
     "evaluate_control",
@@ -27,6 +29,8 @@ STAGES = [
     "deploy",
 ]
 METRICS = [
+    "pretrained_score",
+    "pretrained_success",
     "pusht_score",
     "pusht_success",
     "student_score",

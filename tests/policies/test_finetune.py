@@ -39,6 +39,7 @@ BEST_OF_N = BestOfNPracticeConfig(
     updates=5,
     batch_size=8,
     warm_up=1,
+    imitate_every=2,
     imitation=TrainingConfig(steps=20, learning_rate=1e-3, batch_size=8, warmup_steps=0, log_every=10),
 )
 SMALL = FinetuneConfig(practice=DPPO, rollouts=4, decisions=6, save_every=1, first_seed=0)

@@ -1,0 +1,91 @@
+"""G3: PPO-Lagrangian keeps a cost at its limit, and pays for it in reward.
+
+HazardReach, 50 worlds, 300,000 steps of practice from an untrained Gaussian. Asked for, seeds 0 to 4: with a limit of 2
+steps in the disc per episode the cost of the last 1,000 episodes is within 20 % of it, and the steps to the goal are
+significantly more (AdaStop) than without a limit, where the way leads through the disc. That a limit of infinity is PPO
+itself, bit for bit, is a unit test (`test_on_policy.py`).
+"""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from policies.rl.gaussian_actor import GaussianActor
+from policies.rl.on_policy import OnPolicyLearner
+from policies.rl.practice_config import OnPolicyConfig, PpoConfig
+from tests.beds.hazard_reach import HazardReach
+from tests.beds.practice import practice
+from tests.beds.race import better, runs
+
+pytestmark = pytest.mark.slow
+
+WORLDS, STEPS, ROLLOUTS, LAST = 50, 60, 100, 1000
+LIMIT = 2.0
+
+
+class Practised(NamedTuple):
+    """Of the last episodes."""
+
+    steps: float
+    cost: float
+    success: float
+
+
+def see(observation: np.ndarray) -> torch.Tensor:
+    """(N, 2) about in [-1, 1]."""
+    return torch.from_numpy(observation * np.array([2.0, 1.0], np.float32) - np.array([1.0, 0.0], np.float32))
+
+
+def network(outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
+
+
+def practised(seed: int, limit: float) -> Practised:
+    torch.manual_seed(seed)
+    mean, critic = network(2), network(2)
+    with torch.no_grad():
+        # As stable-baselines3 begins: without a direction of its own.
+        mean[-1].weight.mul_(0.01)
+    actor = GaussianActor(mean, 2, std=0.5)
+    bed = HazardReach(WORLDS, 1000 + seed)
+    config = OnPolicyConfig(
+        ppo=PpoConfig(clip=0.2),
+        least_clip=None,
+        batch_size=500,
+        epochs=10,
+        actor_rate=3e-4,
+        critic_warm_up=0,
+        target_kl=0.05,
+        cost_limit=limit,
+    )
+    collector = practice(bed, actor, critic, see, config.discount, seed, cost=bed.cost)
+    learner = OnPolicyLearner(config, actor, critic, seed)
+    tally = collector.tally
+    for _ in range(ROLLOUTS):
+        ended = len(tally.costs)
+        rollout = collector.rollout(STEPS)
+        learner.update(rollout, episode_cost=float(np.mean(tally.costs[ended:])))
+    means = (float(np.mean(part[-LAST:])) for part in (tally.returns, tally.costs, tally.solved))
+    back, cost, success = means
+    return Practised(-back, cost, success)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[Practised]]:
+    return runs({"limited": partial(practised, limit=LIMIT), "free": partial(practised, limit=math.inf)})
+
+
+def test_the_cost_comes_to_its_limit(found: dict[str, list[Practised]]) -> None:
+    for one in found["limited"]:
+        assert one.cost == pytest.approx(LIMIT, rel=0.2)
+    assert min(one.cost for one in found["free"]) > 1.5 * LIMIT
+
+
+def test_the_limit_is_paid_for_in_reward(found: dict[str, list[Practised]]) -> None:
+    assert all(one.success > 0.95 for arm in found.values() for one in arm)
+    assert better({name: [one.steps for one in arm] for name, arm in found.items()}, "limited", "free")
