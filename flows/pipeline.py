@@ -122,6 +122,6 @@ def _check_practises(model: PolicyConfig) -> None:
     """Before hours of imitation: the same that `policies.finetune` finds behind them."""
     if not isinstance(model, DiffusionPolicyConfig) or model.image_fields or model.point_fields:
         raise HandoffError(
-            f"finetune: a policy of the family '{model.kind}', or one with cameras, cannot practise; expected a diffusion "
-            "or flow policy of vectors alone."
+            f"finetune: a policy of the family '{model.kind}', or one with cameras, cannot practise; expected a "
+            "diffusion or flow policy of vectors alone."
         )
