@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import pairwise
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -124,52 +124,34 @@ class IqlNetworks(InSampleCritics):
         self.actor = TanhMeanGaussian(self.features.size, sizes.action, config.actor, bounds, config.dropout)
 
 
-class Iql:
-    """The learner: networks, optimisers and a count of its updates; learns offline and goes on online.
+Networks = TypeVar("Networks", bound=InSampleCritics)
 
-    All its chance comes from the seed and the count, so an update can be repeated.
+
+class IqlCritics(Generic[Networks]):
+    """Q and V alone, for learners with actors of their own.
 
     Args:
-        config: options.
-        sizes: of the data.
-        seed: of weights and dropout.
+        config: options; those of the actor have no meaning.
+        networks: learn in place.
     """
 
-    def __init__(self, config: IqlConfig, sizes: Sizes, seed: int = 0) -> None:
-        self.config, self.sizes, self.seed = config, sizes, seed
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.networks = IqlNetworks(config, sizes)
-        net = self.networks
+    def __init__(self, config: IqlConfig, networks: Networks) -> None:
+        self.config, self.networks = config, networks
         self.optimizers = {
-            "value": torch.optim.Adam(net.value.parameters(), config.learning_rate, fused=True),
-            "actor": torch.optim.Adam(net.actor.parameters(), config.actor_learning_rate, fused=True),
-            "critic": torch.optim.Adam(net.critic.parameters(), config.learning_rate, fused=True),
+            "value": torch.optim.Adam(networks.value.parameters(), config.learning_rate, fused=True),
+            "critic": torch.optim.Adam(networks.critic.parameters(), config.learning_rate, fused=True),
         }
         self.updates = 0
-        self._generator = torch.Generator()
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
-        """V, actor, Q and targets, in this order, on every minibatch in turn."""
-        self._generator.manual_seed(int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0]))
+        """V, Q and targets, in this order, on every minibatch in turn."""
         metrics: Metrics = {}
         for batch in minibatches:
             metrics |= self._update_value(batch)
-            metrics |= self._update_actor(batch)
             metrics |= self._update_critic(batch)
             move_towards(self.networks.critic_target, self.networks.critic, self.config.tau)
         self.updates += 1
         return metrics
-
-    @torch.no_grad()
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1] for observations (N, O): drawn with `draw`, or without it the mean."""
-        net = self.networks
-        mean = net.actor.mean(net.features(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))).numpy()
-        if draw is None:
-            return mean
-        noise = draw.standard_normal(mean.shape, dtype=np.float32)
-        return np.clip(mean + net.actor.log_std().exp().numpy() * noise, -1.0, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimisers and the count; all that the next update depends on."""
@@ -196,17 +178,6 @@ class Iql:
         self._step("value", loss)
         return {"value_loss": loss.detach(), "v": v_B.detach().mean(), "v_size": v_B.detach().abs().max()}
 
-    def _update_actor(self, batch: Transitions) -> Metrics:
-        config, net = self.config, self.networks
-        weight_B = awr_weight(self.advantage(batch), config.inverse_temperature, config.weight_clip)
-        log_prob_B = net.actor.log_prob(net.seen(batch.seen), batch.action_BA, self._generator)
-        loss = -(weight_B * log_prob_B).mean()
-        if config.actor_decay_updates is not None:
-            share = cosine_share(self.updates, config.actor_decay_updates)
-            self.optimizers["actor"].param_groups[0]["lr"] = config.actor_learning_rate * share
-        self._step("actor", loss)
-        return {"actor_loss": loss.detach(), "weight": weight_B.mean(), "log_prob": log_prob_B.detach().mean()}
-
     def _update_critic(self, batch: Transitions) -> Metrics:
         net = self.networks
         with torch.no_grad():
@@ -221,6 +192,61 @@ class Iql:
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
+
+
+class Iql(IqlCritics[IqlNetworks]):
+    """The learner: networks, optimisers and a count of its updates; learns offline and goes on online.
+
+    All its chance comes from the seed and the count, so an update can be repeated.
+
+    Args:
+        config: options.
+        sizes: of the data.
+        seed: of weights and dropout.
+    """
+
+    def __init__(self, config: IqlConfig, sizes: Sizes, seed: int = 0) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            networks = IqlNetworks(config, sizes)
+        super().__init__(config, networks)
+        self.sizes, self.seed = sizes, seed
+        actor = torch.optim.Adam(self.networks.actor.parameters(), config.actor_learning_rate, fused=True)
+        self.optimizers = {"value": self.optimizers["value"], "actor": actor, "critic": self.optimizers["critic"]}
+        self._generator = torch.Generator()
+
+    def update(self, minibatches: Sequence[Transitions]) -> Metrics:
+        """V, actor, Q and targets, in this order, on every minibatch in turn."""
+        self._generator.manual_seed(int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0]))
+        metrics: Metrics = {}
+        for batch in minibatches:
+            metrics |= self._update_value(batch)
+            metrics |= self._update_actor(batch)
+            metrics |= self._update_critic(batch)
+            move_towards(self.networks.critic_target, self.networks.critic, self.config.tau)
+        self.updates += 1
+        return metrics
+
+    @torch.no_grad()
+    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) actions in [-1, 1] for observations (N, O): drawn with `draw`, or without it the mean."""
+        net = self.networks
+        mean = net.actor.mean(net.features(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))).numpy()
+        if draw is None:
+            return mean
+        noise = draw.standard_normal(mean.shape, dtype=np.float32)
+        return np.clip(mean + net.actor.log_std().exp().numpy() * noise, -1.0, 1.0)
+
+    def _update_actor(self, batch: Transitions) -> Metrics:
+        config, net = self.config, self.networks
+        weight_B = awr_weight(self.advantage(batch), config.inverse_temperature, config.weight_clip)
+        log_prob_B = net.actor.log_prob(net.seen(batch.seen), batch.action_BA, self._generator)
+        loss = -(weight_B * log_prob_B).mean()
+        if config.actor_decay_updates is not None:
+            share = cosine_share(self.updates, config.actor_decay_updates)
+            self.optimizers["actor"].param_groups[0]["lr"] = config.actor_learning_rate * share
+        self._step("actor", loss)
+        return {"actor_loss": loss.detach(), "weight": weight_B.mean(), "log_prob": log_prob_B.detach().mean()}
 
 
 def awr_weight(advantage_B: Tensor, inverse_temperature: float, clip: float) -> Tensor:

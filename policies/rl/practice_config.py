@@ -156,6 +156,53 @@ class BestOfNPracticeConfig:
     are."""
 
 
+@config
+class DynamicsConfig:
+    """Learned dynamics; RL-100's sizes [C of a fork]."""
+
+    members: int = 7
+    elites: int = 5
+    network: MlpSizes = MlpSizes(hidden=(400, 400, 400, 400), activation="relu", layer_norm=False)
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-5
+    batch_size: int = 256
+    """Rows per member and update."""
+    updates: int = 2000
+
+
+RL100_CHAIN = ChainConfig(min_std=0.0067, max_std=0.8, min_log_prob_std=0.0067, reduce="sum")
+"""Noise and log-probabilities of RL-100."""
+
+
+@config
+class OfflinePpoConfig:
+    """RL-100's offline stage (arXiv 2510.14830); defaults of the released fork unless said otherwise."""
+
+    walk: DppoConfig = field(default_factory=lambda: DppoConfig(steps=10, chain=RL100_CHAIN))
+    learning_rate: float = 1e-5
+    """1e-6 to 1e-5."""
+    updates: int = 5000
+    """5,000 to 8,000."""
+    batch_size: int = 512
+    """Rows, of one denoising step each."""
+    chains: int = 2048
+    """Drawn anew after every look at the gate; ours."""
+    clip: float = 0.25
+    last_clip: float = 0.05
+    """To which the clip falls linearly; the fork's decay is not told, ours."""
+    max_grad_norm: float = 0.5
+    gate: bool = True
+    """Whether a policy that is not better is taken back; false is the ablation."""
+    gate_every: int = 50
+    """Updates."""
+    margin: float = 0.05
+    """d / |J|: by how much better it must be judged."""
+    judged_steps: int = 5
+    """3 to 20 decisions in the learned dynamics."""
+    judged_rows: int = 1000
+    """States from which it is judged; ours."""
+
+
 PracticeConfig = Annotated[DppoPracticeConfig | BestOfNPracticeConfig, Discriminator("kind")]
 
 

@@ -50,7 +50,7 @@ def practised(seed: int, limit: float) -> Practised:
     mean, critic = network(2), network(2)
     with torch.no_grad():
         # As stable-baselines3 begins: without a direction of its own.
-        mean[-1].weight.mul_(0.01)
+        mean[-1].get_parameter("weight").mul_(0.01)
     actor = GaussianActor(mean, 2, std=0.5)
     bed = HazardReach(WORLDS, 1000 + seed)
     config = OnPolicyConfig(
