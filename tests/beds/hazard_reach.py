@@ -15,9 +15,9 @@ HAZARD, RADIUS = np.array([0.5, 0.0]), 0.25
 class HazardReach(Bed):
     """A point in [0, 1] x [-1, 1]; a start on the left, the goal on the right, a disc between them.
 
-    Observation (O = 2): position [m]. Action: x, y. Every step costs 1 of reward until solved: within `near` of
-    (0.95, 0). Every step that ends in the disc costs 1 of what a constraint bounds: straight through it are 9 steps, 5
-    of them in it; around it are about 11.
+    Observation (O = 2): position [m]. Action: x, y. Every step pays minus the distance to the goal [m], until solved:
+    within `near` of (0.95, 0). Every step that ends in the disc costs 1 of what a constraint bounds: straight through
+    it are 9 steps, 5 of them in it; around it are about 11.
     """
 
     observation_size, action_size, max_steps, near = 2, 2, 40, 0.08
@@ -48,8 +48,8 @@ class HazardReach(Bed):
         return np.linalg.norm(self.point - self.goal, axis=1) < self.near
 
     def reward(self) -> np.ndarray:
-        """See `Bed.reward`: -1 until solved."""
-        return self.solved().astype(np.float32) - 1.0
+        """See `Bed.reward`."""
+        return -np.linalg.norm(self.point - self.goal, axis=1).astype(np.float32)
 
     def cost(self) -> np.ndarray:
         """(N,) of the last step."""
@@ -58,6 +58,10 @@ class HazardReach(Bed):
     def expert(self, misjudged_N2: np.ndarray | float = 0.0) -> np.ndarray:
         """See `Bed.expert`: over the disc, and down to the goal behind it."""
         point = self.point + misjudged_N2
-        over = np.array([0.5, RADIUS + 0.1])
+        over = np.array([0.5, RADIUS + 0.15])
         way = np.where((point[:, :1] < over[0] - 0.05), over, self.goal) - point
         return way / np.maximum(STEP, np.linalg.norm(way, axis=1, keepdims=True))
+
+    def remaining(self) -> np.ndarray:
+        """See `Bed.remaining`: through the disc."""
+        return np.linalg.norm(self.point - self.goal, axis=1)

@@ -9,11 +9,12 @@ from robots.errors import HandoffError
 from robots.steps import Steps
 from tests.beds.bed import Bed, demonstrations, rollouts, success_rate
 from tests.beds.datasets import joined, maze_segments, random_and_expert
+from tests.beds.hazard_reach import HazardReach
 from tests.beds.person import Person, PersonConfig, expert_with, uniform
 from tests.beds.point_maze import PointMaze, in_wall, waypoint
 from tests.beds.point_reach import PointReach
 
-BEDS = pytest.mark.parametrize("bed", [PointMaze, PointReach])
+BEDS = pytest.mark.parametrize("bed", [HazardReach, PointMaze, PointReach])
 
 
 def column(data: list[Steps], name: str) -> np.ndarray:
@@ -30,6 +31,21 @@ def test_a_world_does_not_depend_on_the_others(bed: type[Bed]) -> None:
         for field, alone in zip(of_many, of_one, strict=True):
             np.testing.assert_array_equal(field[:1], alone)
     assert not np.array_equal(many.observe()[0], many.observe()[1])
+
+
+def test_the_short_way_costs_and_the_experts_does_not() -> None:
+    costs = []
+    for straight in (True, False):
+        bed = HazardReach(20, seed=2)
+        cost = np.zeros(20)
+        while not bed.finished:
+            way = bed.goal - bed.point
+            outcome = bed.step(way / np.linalg.norm(way, axis=1, keepdims=True) if straight else bed.expert())
+            cost += bed.cost()
+            assert np.isfinite(outcome.reward).all()
+        costs.append(cost.mean())
+    assert costs[0] >= 4.0
+    assert costs[1] == 0.0
 
 
 @BEDS
