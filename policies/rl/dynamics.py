@@ -107,9 +107,7 @@ class DynamicsEnsemble(nn.Module):
             mean_ERF, _ = self._predict(inputs[held])
             error_E = (mean_ERF - wanted[held]).square().mean(dim=(1, 2))
         if not torch.isfinite(error_E).all():
-            raise HandoffError(
-                "dynamics: errors are not finite. Are all features finite, and the rate below 1e-2?"
-            )
+            raise HandoffError("dynamics: errors are not finite. Are all features finite, and the rate below 1e-2?")
         self.elites = error_E.argsort()[: config.elites]
         return {"error": float(error_E[self.elites].mean().sqrt()), "rows": float(count)}
 

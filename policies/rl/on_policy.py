@@ -11,7 +11,7 @@ Shape suffixes: T decisions, N worlds, K parts, R rows of decisions (T * N), F f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -136,7 +136,7 @@ class OnPolicyLearner:
         self.critic_optimizer = torch.optim.Adam(critic.parameters(), config.critic_rate)
         self.rollouts = 0
         self.rate = config.actor_rate
-        self.lagrangian = Lagrangian(config.cost_limit)
+        self.lagrangian = Lagrangian(config.cost_limit, config.cost_rate, config.cost_gain)
         clips = None if config.least_clip is None else step_clips(actor.parts, config.ppo.clip, config.least_clip)
         self._clips = clips
         self._weights = step_discounts(actor.parts, config.part_discount)
@@ -182,6 +182,7 @@ class OnPolicyLearner:
             "critic_optimizer": self.critic_optimizer.state_dict(),
             "rollouts": self.rollouts,
             "rate": self.rate,
+            "integral": self.lagrangian.integral,
             "multiplier": self.lagrangian.multiplier,
         }
 
@@ -190,7 +191,7 @@ class OnPolicyLearner:
         self.actor_optimizer.load_state_dict(state["actor_optimizer"])
         self.critic_optimizer.load_state_dict(state["critic_optimizer"])
         self.rollouts, self.rate = state["rollouts"], state["rate"]
-        self.lagrangian = replace(self.lagrangian, multiplier=state["multiplier"])
+        self.lagrangian.integral, self.lagrangian.multiplier = state["integral"], state["multiplier"]
 
     def _table(self, rollout: Rollout, episode_cost: float | None) -> _Table:
         """The rollout as rows of decisions, with normalised advantages and the values' targets."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -171,23 +171,29 @@ def step_discounts(steps: int, discount: float) -> Tensor:
 class Lagrangian:
     """The multiplier of a cost, raised while the cost of episodes exceeds its limit (PPO-Lagrangian).
 
-    A limit of infinity leaves PPO as it is, bit for bit.
+    The integral alone overshoots and swings; `gain` adds what the cost is beyond its limit now, which damps it (Stooke
+    et al., arXiv 2007.03964). A limit of infinity leaves PPO as it is, bit for bit.
     """
 
     limit: float
     """Of an episode's summed cost."""
     rate: float = 0.035
-    """Of the multiplier per unit of cost beyond the limit."""
-    multiplier: float = 0.001
+    """Of the integral per unit of cost beyond the limit, and rollout."""
+    gain: float = 0.0
+    """Of the multiplier per unit of cost that is beyond the limit, or below it, now."""
+    integral: float = 0.001
+    multiplier: float = field(init=False)
 
     def __post_init__(self) -> None:
         if self.limit == math.inf:
-            self.multiplier = 0.0
+            self.integral = 0.0
+        self.multiplier = self.integral
 
     def update(self, cost: float) -> None:
         """After a rollout with this mean cost of its episodes."""
         if self.limit < math.inf:
-            self.multiplier = max(0.0, self.multiplier + self.rate * (cost - self.limit))
+            self.integral = max(0.0, self.integral + self.rate * (cost - self.limit))
+            self.multiplier = max(0.0, self.integral + self.gain * (cost - self.limit))
 
     def combine(self, advantage: Tensor, cost_advantage: Tensor) -> Tensor:
         """`(A - m A_cost) / (1 + m)`: of one scale however large the multiplier grows."""

@@ -71,6 +71,10 @@ class OnPolicyConfig:
     """Weight of staying likely to do what the policy did before; DiWA .05."""
     cost_limit: float = float("inf")
     """Of an episode's cost; infinity is without a constraint."""
+    cost_rate: float = 0.035
+    """Of the multiplier's integral, per unit of cost beyond the limit and rollout."""
+    cost_gain: float = 0.0
+    """Of the multiplier, per unit of cost beyond the limit now; damps it."""
 
 
 RELEASED = ChainConfig(

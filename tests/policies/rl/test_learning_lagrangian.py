@@ -26,6 +26,8 @@ pytestmark = pytest.mark.slow
 
 WORLDS, STEPS, ROLLOUTS, LAST = 50, 60, 100, 1000
 LIMIT = 2.0
+GAIN = 0.1
+"""Without it the cost swung about its limit: 1.64, 1.96, 2.23, 1.36, 2.12 at the end, one outside."""
 
 
 class Practised(NamedTuple):
@@ -62,6 +64,7 @@ def practised(seed: int, limit: float) -> Practised:
         critic_warm_up=0,
         target_kl=0.05,
         cost_limit=limit,
+        cost_gain=GAIN,
     )
     collector = practice(bed, actor, critic, see, config.discount, seed, cost=bed.cost)
     learner = OnPolicyLearner(config, actor, critic, seed)

@@ -207,8 +207,16 @@ def test_a_cost_without_a_limit_is_plain_ppo_bit_for_bit():
     assert torch.equal(multiplier.combine(advantage, torch.full_like(advantage, 1e9)), advantage)
 
 
+def test_a_gain_answers_the_cost_of_now_beside_the_integral():
+    multiplier = Lagrangian(limit=10.0, rate=0.1, gain=0.5, integral=0.0)
+    multiplier.update(14.0)
+    assert (multiplier.integral, multiplier.multiplier) == (pytest.approx(0.4), pytest.approx(0.4 + 2.0))
+    multiplier.update(9.0)
+    assert (multiplier.integral, multiplier.multiplier) == (pytest.approx(0.3), 0.0)
+
+
 def test_the_multiplier_rises_above_the_limit_and_falls_to_0_below_it():
-    multiplier = Lagrangian(limit=10.0, rate=0.1, multiplier=0.0)
+    multiplier = Lagrangian(limit=10.0, rate=0.1, integral=0.0)
     multiplier.update(15.0)
     assert multiplier.multiplier == pytest.approx(0.5)
     combined = multiplier.combine(torch.tensor([3.0]), torch.tensor([2.0]))
