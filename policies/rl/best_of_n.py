@@ -159,20 +159,23 @@ class BestOfNPractice:
 
         (out / KEPT).mkdir(exist_ok=True)
         for number in range(self._written, self.done):
-            save_state(_file(out, number), dict(self._experience.part(number)._asdict()))
+            save_state(_file(out, number), {"identity": KEPT, **self._experience.part(number)._asdict()})
         self._written = self.done
 
     def load_kept(self, out: Path) -> None:
         """See `Practice.load_kept`.
 
         Raises:
-            HandoffError: a file is gone.
+            HandoffError: a file is gone, or damaged.
         """
+        from policies.checkpoint import read_state
+
         self._experience = _Experience()
         for number in range(self.done):
-            if not _file(out, number).exists():
+            part = read_state(_file(out, number), KEPT)
+            if part is None:
                 raise HandoffError(f"{_file(out, number)}: is gone. Remove the folder {out} to practise anew.")
-            self._experience.add(Chosen(**torch.load(_file(out, number), weights_only=True)))
+            self._experience.add(Chosen(**{name: part[name] for name in Chosen._fields}))
         self._written = self.done
 
     def settle(self, identity: str, out: Path, progress: Progress) -> None:

@@ -9,7 +9,7 @@ import pytest
 from robots.errors import HandoffError
 from robots.types import no_progress
 from sim.agent import ChunkAgent, Chunking, RandomAgent
-from sim.evaluate import EvaluateConfig, evaluate, make_env
+from sim.evaluate import EvaluateConfig, evaluate, make_env, practice_env
 from sim.protocol import Protocol, ScoreRule, digest, stated
 from sim.statistics import clopper_pearson, wilson
 from tests.sim.line import make_line
@@ -211,3 +211,26 @@ def test_fr3_task_is_evaluated_in_worlds_that_freeze_at_the_protocols_limit(tmp_
 def test_misspelt_option_of_the_worlds_is_refused_by_its_path():
     with pytest.raises(HandoffError, match=r"protocol r: options\.randomised', did you mean 'randomized'"):
         make_env(replace(REACH, options={"randomised": True}), 1)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        replace(PUSH_T, max_steps=6),
+        Protocol(name="fr3", engine="mujoco", task="push_t", packages=("mujoco",), max_steps=6),
+    ],
+    ids=["gym-pusht", "mujoco"],
+)
+def test_worlds_for_practice_freeze_and_end_at_the_protocols_time_limit(protocol):
+    env = practice_env(protocol, 2)
+    try:
+        start = env.reset([0, 1])
+        still = np.repeat(np.asarray(start["agent"], np.float64)[:, None], 4, axis=1)
+        first, second, third = (env.step(still) for _ in range(3))
+    finally:
+        env.close()
+    assert first.executed.tolist() == [4, 4]
+    assert not first.truncated.any()
+    assert second.executed.tolist() == [2, 2]
+    assert second.truncated.all()
+    assert third.executed.tolist() == [0, 0], "frozen"

@@ -123,13 +123,17 @@ def test_a_rollout_is_the_same_for_the_same_seed_and_others_follow_it(tmp_path: 
     assert len(resumed._experience.acted) == len(whole._experience.acted) == 2 * 3 * 2
 
 
-def test_a_rollout_that_is_gone_is_missed(tmp_path: Path):
+def test_a_rollout_that_is_gone_or_damaged_is_missed(tmp_path: Path):
     made = practice()
     made.rollout(2)
     made.save_new(tmp_path)
-    (tmp_path / "experience" / "rollout-00000.pt").unlink()
     resumed = practice()
     resumed.load_state_dict(made.state_dict())
+    file = tmp_path / "experience" / "rollout-00000.pt"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(HandoffError, match=r"rollout-00000\.pt: damaged"):
+        resumed.load_kept(tmp_path)
+    file.unlink()
     with pytest.raises(HandoffError, match=r"rollout-00000\.pt: is gone"):
         resumed.load_kept(tmp_path)
 
