@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows import run as runner
+from flows.compose import compose
 from flows.pipeline import PipelineConfig
 from flows.stage import Stage
 from robots.errors import HandoffError
@@ -79,7 +80,11 @@ def test_deployment_entrypoint_is_the_flow(prefect_server: None) -> None:
     from prefect.flows import load_flow_from_entrypoint
 
     root = Path(__file__).resolve().parents[2]
-    [deployment] = yaml.safe_load((root / "prefect.yaml").read_text())["deployments"]
-    flow = load_flow_from_entrypoint(str(root / deployment["entrypoint"]))
-    assert flow.name == "handoff"
-    assert set(deployment["parameters"]) == set(flow.parameters.properties)
+    deployments = yaml.safe_load((root / "prefect.yaml").read_text())["deployments"]
+    assert {deployment["name"] for deployment in deployments} == {"demo", "pusht_best_of_n", "pusht_fr3"}
+    for deployment in deployments:
+        flow = load_flow_from_entrypoint(str(root / deployment["entrypoint"]))
+        assert flow.name == "handoff"
+        assert set(deployment["parameters"]) == set(flow.parameters.properties)
+        composed = compose(deployment["parameters"]["config_name"], deployment["parameters"]["overrides"])
+        assert composed.name == deployment["name"]
