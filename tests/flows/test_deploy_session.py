@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -47,6 +48,9 @@ def _deploy(out: Path, bundle: Path, session: DeploySession, here: Any) -> None:
     def say(text: str) -> None:
         if text.startswith("console  "):
             here.send(text.removeprefix("console  "))
+        else:
+            # Shown by pytest where a test fails: why a session has ended.
+            sys.stderr.write(f"{text}\n")
 
     # A page on a busy machine may be late.
     deploying.deploy(session, bundle, out, ConsoleConfig(port=0, desk=DeskConfig(watchdog=2.0)), say=say)
