@@ -2,8 +2,8 @@
 
 import contextlib
 import json
-import threading
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
