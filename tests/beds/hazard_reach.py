@@ -17,7 +17,7 @@ class HazardReach(Bed):
 
     Observation (O = 2): position [m]. Action: x, y. Every step pays minus the distance to the goal [m], until solved:
     within `near` of (0.95, 0). Every step that ends in the disc costs 1 of what a constraint bounds: straight through
-    it are 9 steps, 5 of them in it; around it are about 11.
+    it are 9 steps, 5 of them in it; the expert goes around it in 12.
     """
 
     observation_size, action_size, max_steps, near = 2, 2, 40, 0.08
