@@ -41,7 +41,7 @@ demo: $(READY)
 
 ## make test          ruff, pyright, import-linter, unit and real-component tests, a short end-to-end run
 test: $(READY) $(ENGINES) lint
-	$(BIN)/pytest -m "not slow and not gpu and not hardware" $(ARGS)
+	$(BIN)/pytest --timeout 600 -m "not slow and not gpu and not hardware" $(ARGS)
 
 ## make learn         learning checks with their negative controls (minutes each); ONLY=name runs one
 learn: $(READY)

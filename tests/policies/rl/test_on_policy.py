@@ -3,6 +3,7 @@
 import copy
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.dppo import DenoisingActor
 from policies.rl.gaussian_actor import GaussianActor
-from policies.rl.on_policy import OnPolicyLearner, RewardScale, Rollout
+from policies.rl.on_policy import Learned, OnPolicyLearner, RewardScale, Rollout
 from policies.rl.practice_config import DppoConfig, OnPolicyConfig, PpoConfig
 from robots.errors import HandoffError
 from tests.beds.bimodal_reach import BimodalReach
@@ -133,7 +134,7 @@ class Sum:
     """Sums over workers that are threads, in the order of their numbers."""
 
     def __init__(self, workers: int) -> None:
-        self._barrier = threading.Barrier(workers)
+        self._barrier = threading.Barrier(workers, timeout=60.0)
         self._parts: dict[int, torch.Tensor] = {}
 
     def of(self, worker: int):
@@ -145,6 +146,10 @@ class Sum:
             return total
 
         return reduce
+
+    def abort(self) -> None:
+        """One worker failed: nobody waits for it."""
+        self._barrier.abort()
 
 
 def shared(rollout: Rollout, worker: int, workers: int) -> Rollout:
@@ -170,17 +175,23 @@ def test_one_two_and_four_workers_make_the_same_update(make, workers, batch):
     critics = [copy.deepcopy(whole_critic) for _ in range(workers)]
     config = replace(ALWAYS, max_grad_norm=0.5, batch_size=batch, cloning=0.0 if make is denoising else 0.1)
     told = OnPolicyLearner(config, whole_actor, whole_critic).update(rollout)
-    sums, figures = Sum(workers), {}
+    sums = Sum(workers)
 
-    def work(number: int) -> None:
+    def work(number: int) -> Learned:
         learner = OnPolicyLearner(config, actors[number], critics[number], reduce=sums.of(number))
-        figures[number] = learner.update(shared(rollout, number, workers))
+        try:
+            return learner.update(shared(rollout, number, workers))
+        except BaseException:
+            sums.abort()
+            raise
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(work, number) for number in range(workers)]
+    # What went wrong with one is told before that the others waited for it in vain.
+    failed = [error for error in (future.exception() for future in futures) if error is not None]
+    for error in sorted(failed, key=lambda one: isinstance(one, threading.BrokenBarrierError)):
+        raise error
+    figures = [future.result() for future in futures]
     for number in range(workers):
         for mine, alone in zip(actors[number].parameters(), whole_actor.parameters(), strict=True):
             torch.testing.assert_close(mine, alone, rtol=1e-4, atol=1e-6)
