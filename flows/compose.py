@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.pipeline import PipelineConfig
+from flows.pipeline import DreamsConfig, PipelineConfig
 from flows.stages.finetune import FinetunePolicyConfig
+from flows.stages.scripted import ScriptedConfig
 from policies.networks.config import MlpConfig, TransformerConfig, UnetConfig
 from policies.policy_config import (
     ActConfig,
@@ -19,7 +20,12 @@ from policies.policy_config import (
     TokenVlaConfig,
     VlaConfig,
 )
-from policies.rl.practice_config import BestOfNPracticeConfig, DppoPracticeConfig, FinetuneConfig
+from policies.rl.practice_config import (
+    BestOfNPracticeConfig,
+    DppoPracticeConfig,
+    FinetuneConfig,
+    RL100PracticeConfig,
+)
 from robots.config import to_plain, validate
 from robots.errors import HandoffError
 
@@ -68,7 +74,7 @@ def compose(name: str, overrides: Sequence[str] = ()) -> PipelineConfig:
             composed = hydra_compose(name, overrides=list(overrides))
         missing = sorted(OmegaConf.missing_keys(composed))
         values = OmegaConf.to_container(composed, resolve=True)
-    except (ConfigCompositionException, OverrideParseException, OmegaConfBaseException) as error:
+    except (ConfigCompositionException, OverrideParseException, OmegaConfBaseException, ValueError) as error:
         reason = str(error).splitlines()[0]
         if reason.startswith("Could not override"):
             reason += " Does the key belong to another policy family or network?"
@@ -99,6 +105,9 @@ def _store(store: ConfigStore, defaults: Mapping[str, Any]) -> None:
         store.store(group="network", name=network["kind"], node=network)
     for kind, practice in _practices().items():
         store.store(group=_PRACTICE, name=kind, node=practice)
+    for group, choice in _choices().items():
+        for name, node in choice.items():
+            store.store(group=group, name=name, node=node)
 
 
 def _families() -> list[dict[str, Any]]:
@@ -121,8 +130,13 @@ def _networks() -> list[dict[str, Any]]:
 
 
 def _practices() -> dict[str, dict[str, Any]]:
-    ways = (DppoPracticeConfig(), BestOfNPracticeConfig())
+    ways = (DppoPracticeConfig(), BestOfNPracticeConfig(), RL100PracticeConfig())
     return {way.kind: to_plain(FinetunePolicyConfig(learning=FinetuneConfig(practice=way))) for way in ways}
+
+
+def _choices() -> dict[str, dict[str, dict[str, Any]]]:
+    """What a pipeline goes without unless it names one: group, name, values."""
+    return {"scripted": {"expert": to_plain(ScriptedConfig())}, "dreams": {"play": to_plain(DreamsConfig())}}
 
 
 def _check_override(override: str, defaults: Mapping[str, Any]) -> None:
@@ -132,6 +146,7 @@ def _check_override(override: str, defaults: Mapping[str, Any]) -> None:
     families = [f"{_FAMILY}.{size}" for family in _families() for size in _dotted(family)]
     networks = [f"{_NETWORK}.{size}" for network in _networks() for size in network]
     practice = [f"{_PRACTICE}.{size}" for one in _practices().values() for size in _dotted(one)]
+    practice += [key for group, one in _choices().items() for node in one.values() for key in _dotted({group: node})]
     groups = ["policy", f"family@{_FAMILY}", f"network@{_NETWORK}"]
     keys = list(dict.fromkeys([*_dotted(defaults), *families, *networks, *practice, *groups]))
     if key.lstrip("+~") not in keys:

@@ -11,6 +11,9 @@ With `finetune` (`+finetune=dppo`) a policy practises before it is the teacher o
 pretrain ─┬─> finetune ─> distil, export_teacher, evaluate_teacher, evaluate_control
           └─> evaluate_pretrained
 
+With `dreams` it practises in a world model instead of worlds, and touches none (DiWA): play ─> world_model ─> finetune.
+With `scripted` a simulated task's expert demonstrates in place of `ingest`'s demonstrations.
+
 The student, and with it the way to the arm, there is for diffusion policies that see numbers alone: the controller on
 the robot's computer shows a policy no pictures. All other policies are pretrained and evaluated (`evaluate_teacher`).
 """
@@ -24,16 +27,27 @@ from flows.stage import Stage
 from flows.stages.deploy import DeployConfig
 from flows.stages.evaluate import EvaluatePolicyConfig
 from flows.stages.finetune import FinetunePolicyConfig
+from flows.stages.play import RecordPlayConfig
+from flows.stages.scripted import ScriptedConfig
 from policies.distill import DistilConfig
 from policies.export import ExportConfig
 from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
 from policies.pretrain import PretrainConfig
+from policies.world_model_config import WorldModelConfig
 from real.gate import GateConfig
 from robots.config import config
 from robots.episodes.ingest import IngestConfig
 from robots.errors import HandoffError
 from sim.evaluate import EvaluateConfig
 from sim.protocol import Protocol
+
+
+@config
+class DreamsConfig:
+    """A world model from play, in which a policy is to practise."""
+
+    play: RecordPlayConfig = field(default_factory=RecordPlayConfig)
+    world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
 
 
 @config
@@ -45,16 +59,21 @@ class PipelineConfig:
     runs: str = "runs"
     """Where artifacts and results go."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
+    scripted: ScriptedConfig | None = None
+    """Demonstrations of a simulated task by its scripted expert, in place of those that `ingest` finds."""
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
     finetune: FinetunePolicyConfig | None = None
     """Practice between imitation and all that follows; None goes without."""
+    dreams: DreamsConfig | None = None
+    """Where that practice is to be dreamt; None lets it happen in simulated worlds."""
     protocol: Protocol = field(default_factory=push_t_published)
     """Of all evaluations, so that they are paired: same worlds, same seeds."""
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     distil: DistilConfig = field(default_factory=DistilConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     gate: GateConfig = field(default_factory=GateConfig)
-    deploy: DeployConfig = field(default_factory=DeployConfig)
+    deploy: DeployConfig | None = field(default_factory=DeployConfig)
+    """None ends with the gate: the twin has the table of push-T alone."""
 
 
 def reaches_arm(model: PolicyConfig) -> bool:
@@ -66,11 +85,9 @@ def reaches_arm(model: PolicyConfig) -> bool:
 
 def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
     """The pipeline's stages in an order in which they can run; `fetch` allows downloading the demonstrations."""
-    from flows.stages.ingest import demonstrations
     from flows.stages.pretrain import outside
 
-    source = demonstrations(config.ingest, fetch=fetch)
-    demos = Stage("ingest", "episodes", "flows.stages.ingest", config.ingest, external={"source": source.digest})
+    demos = _demonstrated(config, fetch)
     pretrained = Stage(
         "pretrain",
         "policy",
@@ -88,8 +105,12 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
     if config.finetune is not None:
         _check_practises(config.pretrain.policy)
         practice = replace(config.finetune, protocol=config.finetune.protocol or config.protocol)
-        teacher = Stage("finetune", "policy", "flows.stages.finetune", practice, {"policy": pretrained})
-        learned += [evaluate("evaluate_pretrained", pretrained, None), teacher]
+        dreamt = _world_model(config)
+        inputs = {"policy": pretrained} | ({"world_model": dreamt[-1]} if dreamt else {})
+        teacher = Stage("finetune", "policy", "flows.stages.finetune", practice, inputs)
+        learned += [*dreamt, evaluate("evaluate_pretrained", pretrained, None), teacher]
+    elif config.dreams is not None:
+        raise HandoffError("dreams: nothing practises in them. Name a practice, such as +finetune=dppo.")
     if not reaches_arm(config.pretrain.policy):
         return [*learned, evaluate("evaluate_teacher", teacher, None)]
     student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})
@@ -101,11 +122,8 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
     gated = Stage(
         "gate", "gate", "flows.stages.gate", config.gate, {"bundle": bundle, "reference": reference}, exclusive=True
     )
-    deployed = Stage(
-        "deploy", "episodes", "flows.stages.deploy", config.deploy, {"bundle": bundle, "gate": gated}, exclusive=True
-    )
     # The order in which free cores take them up: while the student learns, its teacher is evaluated.
-    return [
+    found = [
         *learned,
         student,
         evaluate("evaluate_teacher", teacher, None),
@@ -114,8 +132,30 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         evaluate("evaluate_student", student, None),
         bundle,
         gated,
-        deployed,
     ]
+    if config.deploy is not None:
+        outputs = {"bundle": bundle, "gate": gated}
+        found.append(Stage("deploy", "episodes", "flows.stages.deploy", config.deploy, outputs, exclusive=True))
+    return found
+
+
+def _demonstrated(config: PipelineConfig, fetch: bool) -> Stage:
+    if config.scripted is not None:
+        return Stage("ingest", "episodes", "flows.stages.scripted", config.scripted)
+    from flows.stages.ingest import demonstrations
+
+    source = demonstrations(config.ingest, fetch=fetch)
+    return Stage("ingest", "episodes", "flows.stages.ingest", config.ingest, external={"source": source.digest})
+
+
+def _world_model(config: PipelineConfig) -> list[Stage]:
+    """The stages that end with it, if there is to be one; it knows at least what the policy is to see."""
+    if config.dreams is None:
+        return []
+    model, needed = config.dreams.world_model, config.pretrain.policy.observation_fields
+    model = replace(model, fields=tuple(dict.fromkeys([*model.fields, *needed])))
+    play = Stage("play", "episodes", "flows.stages.play", config.dreams.play)
+    return [play, Stage("world_model", "world_model", "flows.stages.world_model", model, {"play": play})]
 
 
 def _check_practises(model: PolicyConfig) -> None:

@@ -152,6 +152,12 @@ def describe(stage: str, metrics: Mapping[str, Any]) -> str:
     match stage.partition("_")[0]:
         case "ingest":
             return f"{metrics['episodes']} episodes, {metrics['frames']:,} frames"
+        case "play":
+            return f"{metrics['episodes']} episodes, {metrics['hours']:.1f} h of play"
+        case "world":
+            horizon, error = list(metrics["error"].items())[-1]
+            stays = metrics["stays"][horizon]
+            return f"off by {error:.2f} deviations after {horizon} steps (staying put: {stays:.2f})"
         case "pretrain" | "distil":
             return f"{metrics['steps']:,} steps, loss {metrics['loss']:.4f}, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "finetune":

@@ -4,7 +4,8 @@ Play in the sense of Lynch et al. (arXiv 1903.01973) and CALVIN (arXiv 2112.0322
 the task, with no reset in between for a long time. A person's curiosity is replaced by a random choice among going
 somewhere, going to an object, pushing it, opening, closing, and doing a bit of what the task's expert would do.
 
-Frame t of an episode holds observation t, the action taken on seeing it, and the reward that followed.
+Frame t of an episode holds observation t, the action taken on seeing it, the reward that followed, and whether the task
+was solved then.
 Every world has its own random stream, keyed by its seed, so an episode does not depend on those recorded beside it.
 """
 
@@ -192,8 +193,9 @@ class _ExpertBatch:
             intent = engine.task.expert(engine.view)
             action = engine.to_action(_shaken(intent, self.config.noise, rngs))
             step = worlds.step(action)
-            frames.append({**observation, "action": action, "reward": step.reward})
-            observation, over, success = step.observation, step.terminated | step.truncated, step.info["success"]
+            success = step.info["success"]
+            frames.append({**observation, "action": action, "reward": step.reward, "success": success.astype(np.uint8)})
+            observation, over = step.observation, step.terminated | step.truncated
         keep = success | (self.config.keep == "all")
         return _Rows(_stacked(frames), worlds.steps, success, keep)
 
@@ -221,7 +223,8 @@ class _PlayBatch:
             engine.step(action, running)
             after = engine.read()
             subgoal = np.array([player.subgoal for player in players], dtype=np.int32)
-            frames.append({**reading.observation, "action": action, "reward": after.reward, "subgoal": subgoal})
+            told = {"reward": after.reward, "success": after.success.astype(np.uint8), "subgoal": subgoal}
+            frames.append({**reading.observation, "action": action, **told})
             length += running
             success |= after.success & running
             # Worlds beyond repair are left; a solved task is not an end of play.
@@ -354,6 +357,7 @@ def _schema(engine: MujocoEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema
         **engine.observation_spec,
         "action": FieldSpec(shape=(spec.size,), unit=spec.unit, about=f"{spec.interface}: {about}"),
         "reward": FieldSpec(shape=(), about="that followed the action"),
+        "success": FieldSpec(shape=(), dtype="uint8", about="1 where the task is solved behind the action"),
         **labels,
     }
     return EpisodeSchema(name=engine.task.name, streams={STREAM: StreamSpec(rate_hz=engine.rate_hz, fields=fields)})

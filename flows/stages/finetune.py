@@ -1,7 +1,8 @@
-"""Stage `finetune`: a policy practises in simulated worlds and comes out as another one like it."""
+"""Stage `finetune`: a policy practises, in simulated worlds or in dreams, and comes out as another one like it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from policies.rl.practice_config import FinetuneConfig
 from robots.config import config
-from robots.types import Progress
+from robots.types import Progress, VecEnv
 from sim.protocol import Protocol
 
 
@@ -19,17 +20,27 @@ class FinetunePolicyConfig:
 
     protocol: Protocol | None = None
     """Its worlds, time limit and chunks; its seeds are not practised on, they are for evaluation. None takes that of
-    the pipeline's evaluations."""
+    the pipeline's evaluations. In dreams it gives the time limit."""
     worlds: int = 50
     """Stepped together."""
     learning: FinetuneConfig = field(default_factory=FinetuneConfig)
 
 
 def run(config: FinetunePolicyConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
-    """Lets `inputs["policy"]` practise, going on from what an interrupted attempt left in `out`."""
+    """Lets `inputs["policy"]` practise, going on from what an interrupted attempt left in `out`.
+
+    With `inputs["world_model"]` it is dreamt, and no world is touched; the protocol then gives the time limit alone.
+    """
     from flows.protocols import push_t_published
     from policies.finetune import finetune
-    from sim.evaluate import practice_env
 
-    worlds = partial(practice_env, config.protocol or push_t_published(), config.worlds)
+    protocol = config.protocol or push_t_published()
+    if "world_model" in inputs:
+        from policies.dream import Dreams
+
+        worlds: Callable[[], VecEnv] = partial(Dreams, inputs["world_model"], config.worlds, protocol.max_steps)
+    else:
+        from sim.evaluate import practice_env
+
+        worlds = partial(practice_env, protocol, config.worlds)
     return finetune(config.learning, inputs["policy"], worlds, out, progress)

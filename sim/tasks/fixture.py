@@ -18,6 +18,7 @@ from robots.actions import CartesianDelta
 from robots.fr3 import Q_HOME
 from robots.kinematics import inverse_kinematics
 from robots.spec import FieldSpec
+from robots.types import Observation
 from sim.tasks.task import Observed, Start
 from sim.view import FLANGE_P_GRASP, View
 
@@ -80,6 +81,11 @@ def fixture(name: str) -> dict[str, Observed]:
     """The pose of the fixture `name` as an observation."""
     spec = FieldSpec(shape=(3,), unit="m, m, rad", frame="base", about=f"x, y, yaw of the {name}")
     return {f"{name}_pose": Observed(spec, lambda v: fixture_pose(v, name))}
+
+
+def fixture_joints(observation: Observation, name: str) -> dict[str, np.ndarray]:
+    """Joint positions (N,) of the fixture `name` out of its observed pose; see `Task.joints`."""
+    return {f"{name}_{suffix}": observation[f"{name}_pose"][:, i] for i, suffix in enumerate(("x", "y", "yaw"))}
 
 
 def in_fixture(view: View, name: str, point: np.ndarray) -> np.ndarray:

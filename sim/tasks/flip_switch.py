@@ -21,6 +21,7 @@ from sim.scene import FINGER_HALF, arm_scene
 from sim.tasks.fixture import (
     add_fixture,
     fixture,
+    fixture_joints,
     fixture_pose,
     from_fixture,
     in_fixture,
@@ -215,6 +216,7 @@ TASK = Task(
     goal_size=1,
     q_posture=Q_START,
     max_steps=100,
+    joints=lambda o: {**fixture_joints(o, "switch"), "lever": o["lever"][:, 0]},
     ranges=(
         Range(what="mass", names=("lever",), low=0.5, high=2.0),
         Range(what="damping", names=("lever",), low=0.5, high=2.0),

@@ -21,6 +21,7 @@ from sim.scene import arm_scene
 from sim.tasks.fixture import (
     add_fixture,
     fixture,
+    fixture_joints,
     fixture_pose,
     from_fixture,
     in_fixture,
@@ -233,6 +234,7 @@ TASK = Task(
     actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
     q_posture=Q_START,
     max_steps=120,
+    joints=lambda o: {**fixture_joints(o, "cabinet"), "drawer": o["opening"][:, 0]},
     ranges=(
         Range(what="mass", names=("drawer",), low=0.5, high=2.0),
         Range(what="damping", names=("drawer",), low=0.5, high=2.0),

@@ -17,6 +17,7 @@ from robots.errors import HandoffError
 from robots.fr3 import Q_HOME
 from robots.impedance import ImpedanceGains
 from robots.spec import FieldSpec
+from robots.types import Observation
 from sim.randomize import Range
 from sim.view import Layout, View
 
@@ -127,6 +128,9 @@ class Task:
     q_posture: np.ndarray = field(default_factory=lambda: Q_HOME.copy())
     """(7,) posture of the redundant arm [rad]."""
     layout: Callable[[mujoco.MjModel], Layout] = Layout
+    joints: Callable[[Observation], Mapping[str, np.ndarray]] | None = None
+    """Joint positions (N,) [rad or m] by name, beside those of arm and hand, out of what is observed: with them a
+    picture can be drawn of what was only recorded or imagined. None where the observation does not tell."""
 
 
 def at_rate(task: Task, rate_hz: float) -> Task:

@@ -1,0 +1,44 @@
+"""Stage `ingest` of a simulated task that nobody has demonstrated: its scripted expert does, in MuJoCo."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from robots.config import config
+from robots.errors import HandoffError
+from robots.types import Progress
+from sim.play import DemonstrateConfig
+
+
+@config
+class ScriptedConfig:
+    """Which task, and how often it is shown."""
+
+    task: str = "reach"
+    episodes: int = 50
+    """Attempts; those that fail are left out."""
+    first_seed: int = 0
+    """Of the first start; protocols' starts begin at 100,000."""
+    demonstrate: DemonstrateConfig = field(default_factory=DemonstrateConfig)
+
+
+def run(config: ScriptedConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+    """Writes `out/store.zarr`; an interrupted attempt starts over, it takes seconds.
+
+    Raises:
+        HandoffError: an unknown task, or an expert that never succeeds.
+    """
+    from sim.make import find_task
+    from sim.play import demonstrate
+
+    store = out / "store.zarr"
+    shutil.rmtree(store, ignore_errors=True)
+    seeds = range(config.first_seed, config.first_seed + config.episodes)
+    made = demonstrate(find_task(config.task), seeds, store, config.demonstrate, progress)
+    if not made.episodes:
+        raise HandoffError(f"{config.task}: the scripted expert solved none of {config.episodes} attempts.")
+    line = f"the scripted expert of {config.task}: {made.episodes} of {config.episodes} attempts"
+    return {"episodes": made.episodes, "frames": made.steps, "source": "scripted", "source_line": line}

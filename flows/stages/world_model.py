@@ -1,0 +1,66 @@
+"""Stage `world_model`: play to a frozen model of it, with imagined steps drawn beside recorded ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from policies.world_model_config import WorldModelConfig
+from robots.errors import HandoffError
+from robots.types import Progress
+
+STRIP, FILM = "imagined.png", "imagined.mp4"
+SHOWN = 7
+"""Pictures of a strip."""
+EPISODES = 2
+"""Held-out episodes that are drawn."""
+STEPS = 120
+"""Of each."""
+
+
+def run(config: WorldModelConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+    """Trains on `inputs["play"]`, resuming from what an interrupted attempt left in `out`.
+
+    Raises:
+        HandoffError: see `policies.train_world_model.train_world_model`.
+    """
+    from policies.train_world_model import train_world_model
+
+    metrics = train_world_model(config, inputs["play"], out, progress)
+    return metrics | _draw(config, inputs["play"], out)
+
+
+def _draw(config: WorldModelConfig, play: Path, out: Path) -> dict[str, Any]:
+    """Writes `imagined.png` and `imagined.mp4`; a machine that cannot draw says so in the metrics."""
+    from policies.train_world_model import imagine_held_out
+    from sim.make import find_task
+    from sim.redraw import redraw
+
+    pairs = imagine_held_out(out, config, play, EPISODES, STEPS)
+    task = find_task(pairs.task)
+    try:
+        frames = [[redraw(task, side) for side in pair] for pair in pairs.episodes]
+    except HandoffError as error:
+        return {"no_pictures": str(error)}
+    _write(frames, pairs.rate_hz, out)
+    return {"pictures": [STRIP, FILM]}
+
+
+def _write(frames: list[list[Any]], rate_hz: float, out: Path) -> None:
+    """Frames (T, H, W, 3) of every episode, recorded and imagined."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from sim.video import write_video
+
+    figure = Figure(figsize=(1.7 * SHOWN, 1.8 * 2 * len(frames)), layout="constrained")
+    for row, (pair, name) in enumerate((pair, name) for pair in frames for name in ("recorded", "imagined")):
+        shots = pair[0] if name == "recorded" else pair[1]
+        for column, step in enumerate(np.linspace(0, len(shots) - 1, SHOWN).astype(int)):
+            axes = figure.add_subplot(2 * len(frames), SHOWN, row * SHOWN + column + 1)
+            axes.imshow(shots[step])
+            axes.set(xticks=[], yticks=[])
+            axes.set_title(f"{name}, {step / rate_hz:.1f} s", fontsize=8)
+    figure.savefig(out / STRIP, dpi=110)
+    side_by_side = [np.concatenate(pair, axis=2) for pair in frames]
+    write_video(out / FILM, list(np.concatenate(side_by_side)), rate_hz)

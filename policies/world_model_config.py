@@ -1,0 +1,91 @@
+"""Options of latent world models. Imports without torch."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from policies.config import TrainingConfig
+from policies.success import ClassifierConfig, TrainSuccessConfig
+from robots.config import config
+from robots.spec import FieldSpec
+
+LATENT = "latent"
+"""What the success classifier of a world model sees."""
+
+
+@config
+class WorldModelSizes:
+    """Of the networks; DiWA's for pictures are 1024 recurrent units and 32 x 32 classes."""
+
+    recurrent: int = 256
+    """Units that are handed from step to step."""
+    hidden: tuple[int, ...] = (256,)
+    """Of every head."""
+    latents: int = 8
+    """Categorical variables per step."""
+    classes: int = 8
+    """Of each."""
+    uniform: float = 0.01
+    """Share of the uniform distribution in every categorical one, so that no class is ever ruled out (DreamerV3)."""
+
+
+@config
+class WorldModelConfig:
+    """A world model from play, and the classifier of success on its latents."""
+
+    stream: str = "policy"
+    """Stream of the episodes."""
+    fields: tuple[str, ...] = ()
+    """Vectors that are seen and predicted: all that a policy will see in dreams, and what a picture is drawn from."""
+    action_field: str = "action"
+    close_ups: tuple[tuple[str, str, float], ...] = ()
+    """(first, second, scale): the networks are also shown tanh((first - second) / scale), as far as both fields go, in
+    their own unit: two centimetres are little of a table, but may be all that a grasp is about."""
+    sizes: WorldModelSizes = field(default_factory=WorldModelSizes)
+    sequence: int = 50
+    """Recorded steps per row of a batch."""
+    noise: float = 0.2
+    """Deviation of what is seen from what is predicted [of the deviation of a step's change]: how exact it must be."""
+    kl_balance: float = 0.8
+    """Share of the divergence that moves the prediction towards what was seen, not the other way round (DreamerV2)."""
+    kl_weight: float = 1.0
+    held_out: float = 0.05
+    """Share of the episodes on which it is judged."""
+    horizons: tuple[int, ...] = (1, 10, 50)
+    """Steps after which imagined and recorded are compared."""
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(steps=6000, learning_rate=6e-4, batch_size=32, max_grad_norm=10.0)
+    )
+    """A row of its batches is a sequence."""
+    success: TrainSuccessConfig = field(
+        default_factory=lambda: TrainSuccessConfig(
+            classifier=ClassifierConfig(
+                fields=(LATENT,), label_field="success", vector_width=256, hidden=(256,), differences_only=False
+            ),
+            training=TrainingConfig(steps=1500, learning_rate=1e-3),
+            precision=0.9,
+        )
+    )
+    """Learned from the latents of recorded steps when the model is frozen."""
+
+
+@config
+class WorldModelCard:
+    """What a saved world model says of itself."""
+
+    version: int = 1
+    task: str
+    rate_hz: float
+    """Steps per second."""
+    observation: dict[str, FieldSpec]
+    """Fields in the order of the vector."""
+    action: FieldSpec
+    action_low: tuple[float, ...]
+    """(A,) least and greatest that was recorded: beyond them nothing is known, and dreams do not go there."""
+    action_high: tuple[float, ...]
+    close_ups: tuple[tuple[str, str, float], ...] = ()
+    sizes: WorldModelSizes
+    threshold: float
+    """Probability from which a dream counts as solved."""
+    training_data: str
+    """Digest of what it was trained on."""
