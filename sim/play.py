@@ -70,6 +70,10 @@ class PlayConfig:
     """Shortest and longest time for one sub-goal [s]; it is given up then, or left earlier once reached."""
     noise: float = 0.005
     """Standard deviation of the intended position at every step [m]."""
+    spread: float = 0.01
+    """Standard deviation of where the hand goes down on a thing [m]. Wide of it, play learns what a miss is like."""
+    turn: float = 1.0
+    """Most by which the hand is turned from how the expert would hold it [rad]."""
     slowest: float = 0.5
     """Speeds are drawn between this share of the largest and 1."""
     batch: int = 16
@@ -239,6 +243,7 @@ class _Player:
     def __init__(self, config: PlayConfig, engine: MujocoEngine, rng: np.random.Generator) -> None:
         model, task = engine.model, engine.task
         self.rng, self._config, self._rate = rng, config, engine.rate_hz
+        self._named = task.thing
         self._objects = [model.joint(i).name for i in range(model.njnt) if model.jnt_type[i] == 0]
         space = task.actions if isinstance(task.actions, CartesianDelta) else CartesianDelta()
         self._low, self._high = np.array(space.low), np.array(space.high)
@@ -284,15 +289,16 @@ class _Player:
         self._speed = float(rng.uniform(config.slowest, 1.0))
         self._leg = 0
         pose = view.grasp_pose[world].copy()
-        thing = self._thing(world, view, expert)
+        thing, lies_free = self._thing(world, view, expert)
         first, last = pose[:3].copy(), pose[:3].copy()
         match self.subgoal:
             case SubGoal.MOVE:
                 first = last = rng.uniform(self._low, self._high)
             case SubGoal.APPROACH:
-                last = thing + rng.normal(0.0, 0.01, 3)
+                last = thing + rng.normal(0.0, config.spread, 3)
                 first = last + np.array([0.0, 0.0, HOVER])
-                self._width = OPEN
+                # What lies free is there to be grasped, a handle to be hooked as well.
+                self._width = OPEN if lies_free or rng.random() < 0.5 else CLOSED
             case SubGoal.PUSH:
                 angle = rng.uniform(-np.pi, np.pi)
                 way = rng.uniform(0.06, 0.12) * np.array([np.cos(angle), np.sin(angle), 0.0])
@@ -305,19 +311,21 @@ class _Player:
         if self.subgoal in (SubGoal.MOVE, SubGoal.APPROACH, SubGoal.PUSH):
             # Tilted as the expert would, for that is how the tool is meant to be held; turned at will.
             pose[3:5] = expert.pose[world, 3:5]
-            pose[5] = np.clip(expert.pose[world, 5] + rng.uniform(-1.0, 1.0), -1.5, 1.5)
+            pose[5] = np.clip(expert.pose[world, 5] + config.turn * rng.uniform(-1.0, 1.0), -1.5, 1.5)
         self._waypoints[:, 3:] = pose[3:]
         self._waypoints[0, :3] = np.clip(first, self._low, self._high)
         self._waypoints[1, :3] = np.clip(last, self._low, self._high)
         if self._flat:
             self._waypoints[:, 2] = view.grasp_position[world, 2]
 
-    def _thing(self, world: int, view: View, expert: Intent) -> np.ndarray:
-        """(3,) position of an object: one that lies free, or what the expert is after, such as a handle or a goal."""
+    def _thing(self, world: int, view: View, expert: Intent) -> tuple[np.ndarray, bool]:
+        """(3,) position of an object, and whether it lies free; else it is what task or expert name."""
         choice = int(self.rng.integers(len(self._objects) + 1))
         if choice < len(self._objects):
-            return view.position(self._objects[choice])[world]
-        return expert.pose[world, :3]
+            return view.position(self._objects[choice])[world], True
+        if self._named is not None:
+            return self._named(view)[world], False
+        return expert.pose[world, :3], True
 
 
 def _record(

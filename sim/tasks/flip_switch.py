@@ -216,6 +216,7 @@ TASK = Task(
     goal_size=1,
     q_posture=Q_START,
     max_steps=100,
+    thing=_knob,
     joints=lambda o: {**fixture_joints(o, "switch"), "lever": o["lever"][:, 0]},
     ranges=(
         Range(what="mass", names=("lever",), low=0.5, high=2.0),

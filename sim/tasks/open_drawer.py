@@ -234,6 +234,7 @@ TASK = Task(
     actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
     q_posture=Q_START,
     max_steps=120,
+    thing=lambda v: from_fixture(v, "cabinet", _slot(v)),
     joints=lambda o: {**fixture_joints(o, "cabinet"), "drawer": o["opening"][:, 0]},
     ranges=(
         Range(what="mass", names=("drawer",), low=0.5, high=2.0),

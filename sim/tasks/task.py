@@ -128,6 +128,9 @@ class Task:
     q_posture: np.ndarray = field(default_factory=lambda: Q_HOME.copy())
     """(7,) posture of the redundant arm [rad]."""
     layout: Callable[[mujoco.MjModel], Layout] = Layout
+    thing: Callable[[View], np.ndarray] | None = None
+    """(N, 3) where a hand would go to handle a part that does not lie free [m], base: play is drawn there. None: to
+    where the expert is going."""
     joints: Callable[[Observation], Mapping[str, np.ndarray]] | None = None
     """Joint positions (N,) [rad or m] by name, beside those of arm and hand, out of what is observed: with them a
     picture can be drawn of what was only recorded or imagined. None where the observation does not tell."""
