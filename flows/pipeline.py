@@ -33,6 +33,7 @@ from policies.distill import DistilConfig
 from policies.export import ExportConfig
 from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
 from policies.pretrain import PretrainConfig
+from policies.rl.practice_config import RL100PracticeConfig
 from policies.world_model_config import WorldModelConfig
 from real.gate import GateConfig
 from robots.config import config
@@ -107,6 +108,7 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         practice = replace(config.finetune, protocol=config.finetune.protocol or config.protocol)
         dreamt = _world_model(config)
         inputs = {"policy": pretrained} | ({"world_model": dreamt[-1]} if dreamt else {})
+        inputs |= {"demos": demos} if isinstance(practice.learning.practice, RL100PracticeConfig) else {}
         teacher = Stage("finetune", "policy", "flows.stages.finetune", practice, inputs)
         learned += [*dreamt, evaluate("evaluate_pretrained", pretrained, None), teacher]
     elif config.dreams is not None:

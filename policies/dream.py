@@ -130,9 +130,7 @@ class Dreams:
         return torch.from_numpy(np.stack(drawn).astype(np.float32))
 
     def _observation(self) -> Observation:
-        return as_fields(
-            self.observation_spec, self._model.normalize_observation.inverse(self.latent.estimate_BO).numpy()
-        )
+        return as_fields(self.observation_spec, self._model.normalize_observation.inverse(self.latent.seen_BO).numpy())
 
 
 def _replaced(whole: Tensor, rows: np.ndarray, part: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Fine-tuning a saved policy by practice in simulated worlds: from the policy's folder to another one like it.
 
-How it learns is a `Practice`: `policies.rl.dppo_practice` or `policies.rl.best_of_n`. What is learned is saved every
+How it learns is a `Practice`: `policies.rl.dppo_practice`, `policies.rl.best_of_n` or, with the demonstrations at hand,
+`policies.rl.rl100_practice`. What is learned is saved every
 few rollouts, whole: weights, optimisers, chance, scales and how many starts were used. A run that was killed goes on
 from there; episodes that were under way are not, the worlds begin new ones.
 """
@@ -14,7 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from policies.rl.practice_config import DppoPracticeConfig, FinetuneConfig
+from policies.rl.practice_config import (
+    BestOfNPracticeConfig,
+    DppoPracticeConfig,
+    FinetuneConfig,
+    RL100PracticeConfig,
+)
 from robots.config import to_plain
 from robots.durable import write_atomically
 from robots.errors import HandoffError
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from policies.diffusion import DiffusionPolicy
-    from policies.policy_config import DiffusionPolicyConfig
+    from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
     from policies.rl.collector import ChunkWorlds, EpisodeTally
 
 STATE, CURVE, PICTURE = "practice.pt", "practice.jsonl", "practice.png"
@@ -88,7 +94,12 @@ class Practice(Protocol):
 
 
 def finetune(
-    config: FinetuneConfig, policy: Path, make_env: Callable[[], VecEnv], out: Path, progress: Progress
+    config: FinetuneConfig,
+    policy: Path,
+    make_env: Callable[[], VecEnv],
+    out: Path,
+    progress: Progress,
+    demos: Path | None = None,
 ) -> dict[str, Any]:
     """Practises and writes the improved policy to `out`, with its curve (`practice.jsonl`, `practice.png`).
 
@@ -98,13 +109,14 @@ def finetune(
         make_env: worlds that freeze when they end; closed at the end.
         out: folder; goes on from what a killed run left there.
         progress: told every rollout.
+        demos: folder of the demonstrations' `store.zarr`, for a practice that learns from them, too.
 
     Returns:
         Metrics: rollouts, steps (actions executed), episodes, success and return (of the last practice), cpu_seconds.
 
     Raises:
         HandoffError: a policy that cannot practise, worlds of other fields, or a run that is dead: no gradient, ratios
-            that stay 1, values that explode, numbers that are not finite.
+            that stay 1, values that explode, numbers that are not finite; no demonstrations where they are needed.
     """
     from policies.checkpoint import save_policy
     from policies.load import load_module
@@ -112,7 +124,7 @@ def finetune(
 
     with torch_threads(config.threads):
         module, card = load_module(policy)
-        run = _Run(config, module, card.model.n_action_steps, make_env(), out)
+        run = _Run(config, module, card.model, make_env(), out, demos)
         try:
             run.go_on()
             while run.done < config.rollouts:
@@ -134,7 +146,10 @@ def finetune(
 class _Run:
     """One practice, from its policy to its end."""
 
-    def __init__(self, config: FinetuneConfig, module: Any, n_action_steps: int, env: VecEnv, out: Path) -> None:
+    def __init__(
+        self, config: FinetuneConfig, module: Any, model: PolicyConfig, env: VecEnv, out: Path, demos: Path | None
+    ) -> None:
+        from policies.checkpoint import digest_file
         from policies.diffusion import DiffusionPolicy
         from policies.rl.collector import ChunkWorlds
 
@@ -144,11 +159,15 @@ class _Run:
             )
             raise HandoffError(f"practice: a {kind}, expected a diffusion or flow policy of vectors alone.")
         self.config, self.out = config, out
-        self.identity = json.dumps({"config": to_plain(config), "policy": _digest(module)}, sort_keys=True)
+        told = {"config": to_plain(config), "policy": _digest(module)}
+        if demos is not None and isinstance(config.practice, RL100PracticeConfig):
+            # A store only ever grows, and its index tells every segment with its size.
+            told["demos"] = digest_file(demos / "store.zarr" / "index.json")
+        self.identity = json.dumps(told, sort_keys=True)
         self._seeds = _Seeds(config.first_seed)
         discount = _discount(config)
-        self.worlds = ChunkWorlds(env, module, n_action_steps, self._seeds, discount, config.reward)
-        self.practice = _practice(config, module, self.worlds)
+        self.worlds = ChunkWorlds(env, module, model.n_action_steps, self._seeds, discount, config.reward)
+        self.practice = _practice(config, module, model, self.worlds, demos)
         self.entries: list[dict[str, float]] = []
         self.done, self.steps, self.episodes_before, self.cpu_seconds = 0, 0, 0, 0.0
 
@@ -187,7 +206,8 @@ class _Run:
         self.practice.load_state_dict(state["practice"])
         self.practice.load_kept(self.out)
         self.entries, self.steps, self.cpu_seconds = state["entries"], state["steps"], state["cpu_seconds"]
-        self.done, self.episodes_before = len(self.entries), int(self.entries[-1]["episodes"])
+        # Longer work may stand before the first rollout.
+        self.done, self.episodes_before = len(self.entries), int(self.entries[-1]["episodes"]) if self.entries else 0
 
     def keep_curve(self) -> None:
         """Writes a line per rollout."""
@@ -240,14 +260,29 @@ def _discount(config: FinetuneConfig) -> float:
     return practice.learning.discount if isinstance(practice, DppoPracticeConfig) else practice.discount
 
 
-def _practice(config: FinetuneConfig, policy: DiffusionPolicy, worlds: ChunkWorlds) -> Practice:
-    if isinstance(config.practice, DppoPracticeConfig):
-        from policies.rl.dppo_practice import DppoPractice
+def _practice(
+    config: FinetuneConfig, policy: DiffusionPolicy, model: PolicyConfig, worlds: ChunkWorlds, demos: Path | None
+) -> Practice:
+    match config.practice:
+        case DppoPracticeConfig() as way:
+            from policies.rl.dppo_practice import DppoPractice
 
-        return DppoPractice(config.practice, policy, worlds, config.seed)
-    from policies.rl.best_of_n import BestOfNPractice
+            return DppoPractice(way, policy, worlds, config.seed)
+        case BestOfNPracticeConfig() as way:
+            from policies.rl.best_of_n import BestOfNPractice
 
-    return BestOfNPractice(config.practice, policy, worlds, config.seed)
+            return BestOfNPractice(way, policy, worlds, config.seed)
+        case RL100PracticeConfig() as way:
+            from policies.rl.recorded import demonstrated
+            from policies.rl.rl100_practice import RL100Practice
+
+            if demos is None:
+                raise HandoffError(
+                    "practice: rl100 learns from demonstrations, too, and none were given. Does the stage name them "
+                    "among its inputs?"
+                )
+            shown = demonstrated(demos, policy, model, config.reward, way.discount)
+            return RL100Practice(way, policy, worlds, config.seed, shown)
 
 
 def _draw(entries: list[dict[str, float]], path: Path) -> None:

@@ -214,7 +214,7 @@ def posterior(model: WorldModel, data: Play, episodes: np.ndarray, seed: int) ->
             latents = [model.begin(seen_BLO[:, 0], model.gumbel(len(some), draw))]
             for step in range(1, steps.shape[1]):
                 noise_BZ = model.gumbel(len(some), draw)
-                latents.append(model.observe(latents[-1], action_BLA[:, step - 1], seen_BLO[:, step], noise_BZ).latent)
+                latents.append(model.observe(latents[-1], action_BLA[:, step - 1], seen_BLO[:, step], noise_BZ))
         columns = [torch.stack(parts, dim=1) for parts in zip(*latents, strict=True)]
         for row, length in enumerate(lengths):
             found.append(Latent(*(column[row, :length] for column in columns)))
@@ -241,7 +241,7 @@ def open_loop(
             for step in range(1, longest + 1):
                 latent = model.imagine(latent, action_BLA[:, step - 1], model.gumbel(len(steps), draw))
                 if step in squares:
-                    squares[step].append((latent.estimate_BO - seen_BLO[:, step]).square().numpy())
+                    squares[step].append((latent.seen_BO - seen_BLO[:, step]).square().numpy())
                     still[step].append((seen_BLO[:, 0] - seen_BLO[:, step]).square().numpy())
     scale, varies = model.normalize_observation.scale.numpy(), _varies(data)
     report: dict[str, Any] = {"error": {}, "stays": {}, "errors": {}}
@@ -288,10 +288,10 @@ def imagine_held_out(model: Path, config: WorldModelConfig, play: Path, episodes
         draw = torch.Generator().manual_seed(int(number))
         with torch.no_grad():
             latent = network.begin(seen_BLO[:, 0], network.gumbel(1, draw))
-            estimates = [latent.estimate_BO]
+            estimates = [latent.seen_BO]
             for step in range(1, len(rows)):
                 latent = network.imagine(latent, action_BLA[:, step - 1], network.gumbel(1, draw))
-                estimates.append(latent.estimate_BO)
+                estimates.append(latent.seen_BO)
         imagined_TO = network.normalize_observation.inverse(torch.cat(estimates)).numpy()
         found.append((as_fields(card.observation, data.seen_MO[rows]), as_fields(card.observation, imagined_TO)))
     return Imagined(data.task, data.rate_hz, found)

@@ -5,10 +5,10 @@ DreamerV2's recurrent state-space model (Hafner et al., arXiv 2010.02193), which
 and the action before, z is drawn from what h foretells, or, where something is seen, from what both tell together.
 The loss is the likelihood of what is seen, less the divergence of the two, balanced.
 
-What differs, for vectors in place of pictures: the latent also holds x, the running estimate of what is seen, and the
-decoder tells by how much it changes; what never changes within an episode is not decoded at all. A hand's place is then
-exact to a small part of a step, not of the table: where DreamerV2 asks for pictures of unit variance,
-here `noise` is stated in units of a step's change.
+What differs, for vectors in place of pictures: the latent also holds x, what was seen last or is imagined to be seen,
+and the decoder tells by how much it changes, with a linear path of its own from x and the action: an arm that is told
+to go five millimetres goes about five millimetres, and the networks need only tell what is beyond that. Where DreamerV2
+asks for pictures of unit variance, here `noise` is stated in deviations of a step's change.
 
 Shape suffixes: B batch, L steps of a sequence, O entries of an observation, A of an action, H recurrent, Z = S * C
 entries of S variables with C classes each, F = H + Z + O features.
@@ -42,12 +42,10 @@ LEAST_CHANGE = 1e-2
 
 
 class CloseUp(NamedTuple):
-    """Two parts of an observation vector whose difference is shown at a scale of its own."""
+    """A part of an observation vector that is shown at a scale of its own, too."""
 
-    first: int
-    """Entry at which it begins."""
-    second: int
-    entries: int
+    begin: int
+    end: int
     scale: float
 
 
@@ -57,8 +55,8 @@ class Latent(NamedTuple):
     recurrent_BH: Tensor
     drawn_BZ: Tensor
     """One-hot variables side by side."""
-    estimate_BO: Tensor
-    """What is seen, normalised."""
+    seen_BO: Tensor
+    """What was seen last, or is imagined to be, normalised."""
 
     @property
     def features(self) -> Tensor:
@@ -70,13 +68,14 @@ class Latent(NamedTuple):
         return Latent(*(part[which] for part in self))
 
 
-class Step(NamedTuple):
-    """One observed step."""
+class Sequences(NamedTuple):
+    """Observed steps 1 to L - 1 of B sequences."""
 
-    latent: Latent
-    prior_BSC: Tensor
-    """Logarithms of probabilities, before it was seen."""
-    posterior_BSC: Tensor
+    foretold: Tensor
+    """(B, L - 1, O) what the latents tell of each step without x at it."""
+    prior: Tensor
+    """(B, L - 1, S, C) logarithms of probabilities, before it was seen."""
+    posterior: Tensor
     """Likewise, afterwards."""
 
 
@@ -105,16 +104,17 @@ class WorldModel(nn.Module):
         self.normalize_action = StandardNormalizer((action,))
         self.register_buffer("change", torch.ones(observation))
         self.register_buffer("moves", torch.ones(observation))
-        shown = observation + sum(close_up.entries for close_up in close_ups)
+        shown = observation + sum(one.end - one.begin for one in close_ups)
         self.enter = nn.Sequential(nn.Linear(drawn + action + shown, wide), nn.SiLU())
         self.recur = nn.GRUCell(wide, wide)
         self.foretell = _mlp(wide + shown, hidden, drawn)
         self.recognise = _mlp(wide + shown + observation, hidden, drawn)
-        self.decode = _mlp(wide + drawn + shown, hidden, observation)
+        self.decode = _mlp(wide + drawn + shown + action, hidden, observation)
+        self.follow = nn.Linear(shown + action, observation)
         # To begin with nothing changes.
-        last = cast(nn.Linear, self.decode[-1])
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
+        for last in (cast(nn.Linear, self.decode[-1]), self.follow):
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
 
     @property
     def features(self) -> int:
@@ -133,42 +133,59 @@ class WorldModel(nn.Module):
 
     def imagine(self, latent: Latent, action_BA: Tensor, noise_BZ: Tensor) -> Latent:
         """What a normalised action may lead to."""
-        recurrent_BH = self._recur(latent, action_BA)
-        prior_BSC = self._foretold(recurrent_BH, latent)
-        return self._decoded(latent, recurrent_BH, self._drawn(prior_BSC, noise_BZ))
+        shown = self._shown(latent.seen_BO)
+        recurrent_BH = self._recur(latent, shown, action_BA)
+        prior_BSC = self._log_probs(self.foretell(torch.cat([recurrent_BH, shown], dim=1)))
+        drawn_BZ = self._drawn(prior_BSC, noise_BZ)
+        change_BO = self._changed(recurrent_BH, drawn_BZ, shown, action_BA)
+        return Latent(recurrent_BH, drawn_BZ, latent.seen_BO + change_BO)
 
-    def observe(self, latent: Latent, action_BA: Tensor, seen_BO: Tensor, noise_BZ: Tensor) -> Step:
+    def observe(self, latent: Latent, action_BA: Tensor, seen_BO: Tensor, noise_BZ: Tensor) -> Latent:
         """What a normalised action led to, now that it is seen."""
-        recurrent_BH = self._recur(latent, action_BA)
-        gap_BO = ((seen_BO - latent.estimate_BO) / self.change).clamp(-10.0, 10.0)
-        told = self.recognise(torch.cat([recurrent_BH, self._shown(latent.estimate_BO), gap_BO], dim=1))
-        posterior_BSC = self._log_probs(told)
-        after = self._decoded(latent, recurrent_BH, self._drawn(posterior_BSC, noise_BZ))
-        return Step(after, self._foretold(recurrent_BH, latent), posterior_BSC)
+        recurrent_BH, told = self._recognised(latent, self._shown(latent.seen_BO), action_BA, seen_BO)
+        return Latent(recurrent_BH, self._drawn(told, noise_BZ), seen_BO)
 
-    def _recur(self, latent: Latent, action_BA: Tensor) -> Tensor:
-        entered = self.enter(torch.cat([latent.drawn_BZ, action_BA, self._shown(latent.estimate_BO)], dim=1))
+    def sequences(self, seen_BLO: Tensor, action_BLA: Tensor, draw: torch.Generator) -> Sequences:
+        """All steps of recorded sequences; `draw` is of the latents."""
+        rows, steps = len(seen_BLO), seen_BLO.shape[1] - 1
+        shown = self._shown(seen_BLO[:, :-1].flatten(0, 1)).unflatten(0, (rows, steps))
+        latent = self.begin(seen_BLO[:, 0], self.gumbel(rows, draw))
+        recurrent, drawn, posterior = [], [], []
+        for step in range(steps):
+            recurrent_BH, told = self._recognised(latent, shown[:, step], action_BLA[:, step], seen_BLO[:, step + 1])
+            latent = Latent(recurrent_BH, self._drawn(told, self.gumbel(rows, draw)), seen_BLO[:, step + 1])
+            recurrent.append(recurrent_BH)
+            drawn.append(latent.drawn_BZ)
+            posterior.append(told)
+        # What no later step hangs on is worked out for all steps at once.
+        wide, chosen = (torch.stack(parts, dim=1).flatten(0, 1) for parts in (recurrent, drawn))
+        flat, action = shown.flatten(0, 1), action_BLA[:, :-1].flatten(0, 1)
+        prior = self._log_probs(self.foretell(torch.cat([wide, flat], dim=1)))
+        change = self._changed(wide, chosen, flat, action).unflatten(0, (rows, steps))
+        return Sequences(seen_BLO[:, :-1] + change, prior.unflatten(0, (rows, steps)), torch.stack(posterior, dim=1))
+
+    def _recur(self, latent: Latent, shown: Tensor, action_BA: Tensor) -> Tensor:
+        entered = self.enter(torch.cat([latent.drawn_BZ, action_BA, shown], dim=1))
         return self.recur(entered, latent.recurrent_BH)
 
-    def _foretold(self, recurrent_BH: Tensor, before: Latent) -> Tensor:
-        return self._log_probs(self.foretell(torch.cat([recurrent_BH, self._shown(before.estimate_BO)], dim=1)))
+    def _recognised(self, latent: Latent, shown: Tensor, action_BA: Tensor, seen_BO: Tensor) -> tuple[Tensor, Tensor]:
+        """The recurrent vector, and logarithms of probabilities (B, S, C) now that the step is seen."""
+        recurrent_BH = self._recur(latent, shown, action_BA)
+        gap_BO = ((seen_BO - latent.seen_BO) / self.change).clamp(-10.0, 10.0)
+        return recurrent_BH, self._log_probs(self.recognise(torch.cat([recurrent_BH, shown, gap_BO], dim=1)))
 
-    def _decoded(self, before: Latent, recurrent_BH: Tensor, drawn_BZ: Tensor) -> Latent:
-        told = self.decode(torch.cat([recurrent_BH, drawn_BZ, self._shown(before.estimate_BO)], dim=1))
-        return Latent(recurrent_BH, drawn_BZ, before.estimate_BO + self.change * self.moves * told)
+    def _changed(self, recurrent_BH: Tensor, drawn_BZ: Tensor, shown: Tensor, action_BA: Tensor) -> Tensor:
+        """(B, O) by how much what is seen changes, normalised."""
+        told = self.decode(torch.cat([recurrent_BH, drawn_BZ, shown, action_BA], dim=1))
+        return self.change * self.moves * (told + self.follow(torch.cat([shown, action_BA], dim=1)))
 
-    def _shown(self, estimate_BO: Tensor) -> Tensor:
-        """The estimate with its close-ups."""
+    def _shown(self, seen_BO: Tensor) -> Tensor:
+        """What is seen, with its close-ups."""
         if not self._close_ups:
-            return estimate_BO
-        own_BO = self.normalize_observation.inverse(estimate_BO)
-        near = [
-            torch.tanh(
-                (own_BO[:, one.first :][:, : one.entries] - own_BO[:, one.second :][:, : one.entries]) / one.scale
-            )
-            for one in self._close_ups
-        ]
-        return torch.cat([estimate_BO, *near], dim=1)
+            return seen_BO
+        own_BO = self.normalize_observation.inverse(seen_BO)
+        near = [torch.tanh(own_BO[:, one.begin : one.end] / one.scale) for one in self._close_ups]
+        return torch.cat([seen_BO, *near], dim=1)
 
     def _log_probs(self, told_BZ: Tensor) -> Tensor:
         """(B, S, C), each mixed with a little of the uniform distribution."""
@@ -204,19 +221,10 @@ def likelihood_loss(
         balance: see `WorldModelConfig.kl_balance`.
         weight: of the divergence.
     """
-    rows = len(seen_BLO)
-    latent = model.begin(seen_BLO[:, 0], model.gumbel(rows, draw))
-    estimates, priors, posteriors = [], [], []
-    for step in range(1, seen_BLO.shape[1]):
-        made = model.observe(latent, action_BLA[:, step - 1], seen_BLO[:, step], model.gumbel(rows, draw))
-        latent = made.latent
-        estimates.append(latent.estimate_BO)
-        priors.append(made.prior_BSC)
-        posteriors.append(made.posterior_BSC)
-    error = (torch.stack(estimates, dim=1) - seen_BLO[:, 1:]) / (noise * model.change)
-    prior, posterior = torch.stack(priors), torch.stack(posteriors)
-    towards_seen = divergence(posterior.detach(), prior).mean()
-    towards_prior = divergence(posterior, prior.detach()).mean()
+    told = model.sequences(seen_BLO, action_BLA, draw)
+    error = (told.foretold - seen_BLO[:, 1:]) / (noise * model.change)
+    towards_seen = divergence(told.posterior.detach(), told.prior).mean()
+    towards_prior = divergence(told.posterior, told.prior.detach()).mean()
     apart = balance * towards_seen + (1.0 - balance) * towards_prior
     return 0.5 * error.square().mean() + weight * apart / seen_BLO.shape[2]
 
@@ -274,26 +282,23 @@ def load_world_model(path: Path) -> tuple[WorldModel, WorldModelCard, Tensor]:
     return model.requires_grad_(False).eval(), card, starts
 
 
-def close_ups_of(observation: Mapping[str, FieldSpec], named: Sequence[tuple[str, str, float]]) -> tuple[CloseUp, ...]:
-    """Where the fields of `WorldModelConfig.close_ups` begin.
+def close_ups_of(observation: Mapping[str, FieldSpec], named: Sequence[tuple[str, float]]) -> tuple[CloseUp, ...]:
+    """Where the fields of `WorldModelConfig.close_ups` stand in the vector.
 
     Raises:
         HandoffError: a field that is not there, or a scale that is not positive.
     """
-    starts, end = {}, 0
+    parts: dict[str, tuple[int, int]] = {}
+    end = 0
     for name, spec in observation.items():
-        starts[name] = end
+        parts[name] = (end, end + prod(spec.shape))
         end += prod(spec.shape)
-    found = []
-    for first, second, scale in named:
-        if first not in starts or second not in starts or scale <= 0.0:
+    for name, scale in named:
+        if name not in parts or scale <= 0.0:
             raise HandoffError(
-                f"world model: close-up of '{first}' and '{second}' at {scale}, expected two of {sorted(starts)} and a "
-                "positive scale."
+                f"world model: close-up of '{name}' at {scale}, expected one of {sorted(parts)} and a positive scale."
             )
-        entries = min(prod(observation[first].shape), prod(observation[second].shape))
-        found.append(CloseUp(starts[first], starts[second], entries, scale))
-    return tuple(found)
+    return tuple(CloseUp(*parts[name], scale) for name, scale in named)
 
 
 def as_fields(observation: Mapping[str, FieldSpec], flat_NO: np.ndarray) -> Observation:

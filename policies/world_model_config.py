@@ -38,13 +38,13 @@ class WorldModelConfig:
     fields: tuple[str, ...] = ()
     """Vectors that are seen and predicted: all that a policy will see in dreams, and what a picture is drawn from."""
     action_field: str = "action"
-    close_ups: tuple[tuple[str, str, float], ...] = ()
-    """(first, second, scale): the networks are also shown tanh((first - second) / scale), as far as both fields go, in
-    their own unit: two centimetres are little of a table, but may be all that a grasp is about."""
+    close_ups: tuple[tuple[str, float], ...] = ()
+    """(field, scale): the networks are also shown tanh(field / scale), in its own unit: two centimetres are little of a
+    vector that spans a table, but may be all that a contact is about."""
     sizes: WorldModelSizes = field(default_factory=WorldModelSizes)
-    sequence: int = 50
-    """Recorded steps per row of a batch."""
-    noise: float = 0.2
+    sequence: int = 16
+    """Recorded steps per row of a batch; DreamerV2 50, of pictures, which tell less of a moment than vectors do."""
+    noise: float = 0.3
     """Deviation of what is seen from what is predicted [of the deviation of a step's change]: how exact it must be."""
     kl_balance: float = 0.8
     """Share of the divergence that moves the prediction towards what was seen, not the other way round (DreamerV2)."""
@@ -54,7 +54,7 @@ class WorldModelConfig:
     horizons: tuple[int, ...] = (1, 10, 50)
     """Steps after which imagined and recorded are compared."""
     training: TrainingConfig = field(
-        default_factory=lambda: TrainingConfig(steps=6000, learning_rate=6e-4, batch_size=32, max_grad_norm=10.0)
+        default_factory=lambda: TrainingConfig(steps=8000, learning_rate=1e-3, batch_size=64, max_grad_norm=10.0)
     )
     """A row of its batches is a sequence."""
     success: TrainSuccessConfig = field(
@@ -83,7 +83,7 @@ class WorldModelCard:
     action_low: tuple[float, ...]
     """(A,) least and greatest that was recorded: beyond them nothing is known, and dreams do not go there."""
     action_high: tuple[float, ...]
-    close_ups: tuple[tuple[str, str, float], ...] = ()
+    close_ups: tuple[tuple[str, float], ...] = ()
     sizes: WorldModelSizes
     threshold: float
     """Probability from which a dream counts as solved."""

@@ -30,6 +30,7 @@ def run(config: FinetunePolicyConfig, inputs: dict[str, Path], out: Path, progre
     """Lets `inputs["policy"]` practise, going on from what an interrupted attempt left in `out`.
 
     With `inputs["world_model"]` it is dreamt, and no world is touched; the protocol then gives the time limit alone.
+    RL-100 learns from `inputs["demos"]`, too.
     """
     from flows.protocols import push_t_published
     from policies.finetune import finetune
@@ -43,4 +44,4 @@ def run(config: FinetunePolicyConfig, inputs: dict[str, Path], out: Path, progre
         from sim.evaluate import practice_env
 
         worlds = partial(practice_env, protocol, config.worlds)
-    return finetune(config.learning, inputs["policy"], worlds, out, progress)
+    return finetune(config.learning, inputs["policy"], worlds, out, progress, inputs.get("demos"))

@@ -32,14 +32,23 @@ class DppoPractice:
         policy: learns in place.
         worlds: in which it practises.
         seed: of weights and chance.
+        tally: goes on from what was practised otherwise before; None begins one.
     """
 
-    def __init__(self, config: DppoPracticeConfig, policy: DiffusionPolicy, worlds: ChunkWorlds, seed: int) -> None:
+    def __init__(
+        self,
+        config: DppoPracticeConfig,
+        policy: DiffusionPolicy,
+        worlds: ChunkWorlds,
+        seed: int,
+        tally: EpisodeTally | None = None,
+    ) -> None:
         torch.manual_seed(seed)
         self.config, self.policy, self.rollouts = config, policy, 0
         self._critic = _critic(policy, config.critic)
         self._actor = DenoisingActor(policy, config.walk)
         self._collector = Collector(worlds, self._actor, self._critic, config.learning.discount, seed)
+        self._collector.tally = tally or self._collector.tally
         self._learner = OnPolicyLearner(config.learning, self._actor, self._critic, seed)
         self._dead = _Dead(self._actor.parameters())
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from policies.rl.networks import EnsembleMlp
 from policies.rl.practice_config import DynamicsConfig
 from robots.errors import HandoffError
+from robots.types import Progress
 
 LEAST_LOG_VARIANCE, GREATEST_LOG_VARIANCE = -10.0, 1.0
 """Of a standardised change."""
@@ -28,7 +29,7 @@ class Decisions(NamedTuple):
 
     seen_RF: Tensor
     done_RD: Tensor
-    """What was executed of a chunk; entries that were not are 0."""
+    """The part of a chunk that is executed, also where the episode ended within it."""
     reward_R: Tensor
     discount_R: Tensor
     """g^length, and 0 where the task ended."""
@@ -73,8 +74,12 @@ class DynamicsEnsemble(nn.Module):
             self.register_buffer(f"{name}_scale", torch.ones(size))
         self.register_buffer("elites", torch.arange(config.elites))
 
-    def fit(self, data: Decisions) -> dict[str, float]:
+    def fit(self, data: Decisions, progress: Progress | None = None) -> dict[str, float]:
         """Learns from scratch units and from where it is the weights; chooses the elites.
+
+        Args:
+            data: what decisions led to.
+            progress: told every update.
 
         Returns:
             `error`, the elites' root mean squared error on held-out rows as a share of the spread of the changes, and
@@ -94,7 +99,7 @@ class DynamicsEnsemble(nn.Module):
         self._measure("change", change[learned])
         wanted = (change - self.change_centre) / self.change_scale
         optimizer = torch.optim.AdamW(self.network.parameters(), config.learning_rate, weight_decay=config.weight_decay)
-        for _ in range(config.updates):
+        for number in range(config.updates):
             # Rows of its own for every member.
             row_EB = learned[torch.randint(len(learned), (config.members, config.batch_size), generator=draw)]
             mean_EBF, log_variance_EBF = self._predict(inputs[row_EB])
@@ -103,6 +108,8 @@ class DynamicsEnsemble(nn.Module):
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
+            if progress is not None:
+                progress(number + 1, config.updates, "dynamics")
         with torch.no_grad():
             mean_ERF, _ = self._predict(inputs[held])
             error_E = (mean_ERF - wanted[held]).square().mean(dim=(1, 2))

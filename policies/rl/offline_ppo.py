@@ -6,8 +6,8 @@ few updates the policy is judged by off-policy evaluation: it decides for a few 
 dynamics, and its value is the mean of the least Q on the way. A policy that is not better by a margin is taken back.
 
 Where paper and released code differ: the code moves its reference on improvement and never takes a policy back; the
-paper, which is followed, does. `gate: false` is the ablation. The last chain's noise is that of `policies.chain` with
-RL-100's bounds, log-probabilities summed over a chunk.
+paper, which is followed, does. `gate: false` is the ablation. The last chain's noise is that of `policies.chain`, at
+least .1 wherever it is added, and log-probabilities are summed over a chunk (see `RL100_CHAIN`).
 
 Shape suffixes: B batch, R rows, T observed steps, O observation, F = T * O, H horizon, A action, D executed entries, K
 denoising steps.
@@ -32,9 +32,13 @@ from policies.rl.policy_gradient import normalised, surrogate
 from policies.rl.practice_config import OfflinePpoConfig, PpoConfig
 from policies.rl.transitions import Seen, Transitions
 from robots.errors import HandoffError
+from robots.types import Progress
 
 Executed = Callable[[Tensor], Tensor]
 """(R, H, A) to (R, D): what a world sees of a chunk."""
+
+FIRST_SCALE = 0.01
+"""Of the critics' last layers."""
 
 
 class Judgement(NamedTuple):
@@ -49,14 +53,37 @@ class Judgement(NamedTuple):
     accepted: bool
 
 
-def fit_critics(config: IqlConfig, data: Decisions, updates: int, batch_size: int, seed: int) -> InSampleCritics:
-    """Q and V of recorded decisions, by `updates` steps of IQL."""
-    sizes = Sizes(observation=data.seen_RF.shape[1], action=data.done_RD.shape[1])
+Watch = Callable[[Judgement], None]
+
+
+def fit_critics(
+    config: IqlConfig,
+    data: Decisions,
+    updates: int,
+    batch_size: int,
+    seed: int,
+    shown: Sizes | None = None,
+    progress: Progress | None = None,
+) -> InSampleCritics:
+    """Q and V of recorded decisions, by `updates` steps of IQL.
+
+    Args:
+        config: see there.
+        data: to learn from.
+        updates: of V, then Q, then the targets.
+        batch_size: rows of each.
+        seed: of weights and rows.
+        shown: what the networks are shown of the features beside themselves; None: nothing.
+        progress: told every update.
+    """
+    sizes = shown or Sizes(observation=data.seen_RF.shape[1], action=data.done_RD.shape[1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        learner = IqlCritics(config, InSampleCritics(sizes, config.critics, config.critic, config.value_network))
+        networks = InSampleCritics(sizes, config.critics, config.critic, config.value_network)
+    begin_at_zero(networks)
+    learner = IqlCritics(config, networks)
     draw = torch.Generator().manual_seed(seed)
-    for _ in range(updates):
+    for number in range(updates):
         some = data.rows(torch.randint(len(data.reward_R), (batch_size,), generator=draw))
         nobody = torch.zeros(batch_size, dtype=torch.bool)
         batch = Transitions(
@@ -70,7 +97,20 @@ def fit_critics(config: IqlConfig, data: Decisions, updates: int, batch_size: in
             toggles_B=torch.zeros(batch_size),
         )
         learner.update([batch])
+        if progress is not None:
+            progress(number + 1, updates, "critics")
     return learner.networks.requires_grad_(False)
+
+
+@torch.no_grad()
+def begin_at_zero(networks: InSampleCritics) -> None:
+    """Scales the last layers down, so that all values begin near 0.
+
+    An offset of all values is forgotten at (1 - g) tau per update alone: of initial values of size 1 a few thousand
+    updates, where IQL has a million, leave more than a sparse reward is worth.
+    """
+    for network in (networks.critic, networks.critic_target, networks.value):
+        network.weights[-1].mul_(FIRST_SCALE)
 
 
 class OfflinePpo:
@@ -100,8 +140,12 @@ class OfflinePpo:
         self._trained = [parameter for parameter in self._actor.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.Adam(self._trained, config.learning_rate)
 
-    def improve(self, seen: Tensor) -> list[Judgement]:
+    def improve(self, seen: Tensor, watch: Watch | None = None) -> list[Judgement]:
         """Learns at recorded states (R, T, O), normalised; the policy is at last the one that was accepted last.
+
+        Args:
+            seen: of the data.
+            watch: told every judgement when it has been acted upon; may look at the policy.
 
         Raises:
             HandoffError: a loss or a judgement that is not finite.
@@ -120,6 +164,8 @@ class OfflinePpo:
             else:
                 self._restore(kept)
             judged.append(Judgement(min(begin + config.gate_every, config.updates), value, best, accepted))
+            if watch is not None:
+                watch(judged[-1])
         return judged
 
     @torch.no_grad()

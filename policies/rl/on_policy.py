@@ -234,8 +234,10 @@ class OnPolicyLearner:
         if learns:
             loss = loss + found.loss
             if config.cloning > 0.0 and len(decision):
-                # Shares of workers add up to the mean over the minibatch.
-                loss = loss + config.cloning * self.actor.cloning_loss(seen, draw) * (len(decision) / count)
+                # Every decision is there with K parts, and says the same with each: one in K rows is asked. Shares of
+                # workers add up to the mean over the minibatch.
+                asked = self.actor.cloning_loss(seen[:: self.actor.parts], draw)
+                loss = loss + config.cloning * asked * (len(decision) / count)
         told = torch.stack([found.loss, worth, found.kl, found.clipped]).detach()
         return loss, told, float(found.ratio)
 

@@ -9,7 +9,7 @@ from pydantic import Discriminator
 
 from policies.chain import ChainConfig
 from policies.config import TrainingConfig
-from policies.rl.config import MlpSizes
+from policies.rl.config import IqlConfig, MlpSizes
 from robots.config import config
 from robots.errors import HandoffError
 
@@ -174,8 +174,9 @@ class DynamicsConfig:
     updates: int = 2000
 
 
-RL100_CHAIN = ChainConfig(min_std=0.0067, max_std=0.8, min_log_prob_std=0.0067, reduce="sum")
-"""Noise and log-probabilities of RL-100."""
+RL100_CHAIN = ChainConfig(min_std=0.1, max_std=0.8, min_log_prob_std=0.1, reduce="sum")
+"""Noise and log-probabilities of RL-100, but for the least deviation: .0067 there, .1 as in DPPO here. A step's
+gradient grows with 1 / std, and the last step's noise at .0067 is too small to change what an action is worth."""
 
 
 @config
@@ -189,8 +190,8 @@ class OfflinePpoConfig:
     """5,000 to 8,000."""
     batch_size: int = 512
     """Rows, of one denoising step each."""
-    chains: int = 2048
-    """Drawn anew after every look at the gate; ours."""
+    chains: int = 8192
+    """Drawn anew after every look at the gate; ours. An advantage is mostly noise, so few chains teach their noise."""
     clip: float = 0.25
     last_clip: float = 0.05
     """To which the clip falls linearly; the fork's decay is not told, ours."""
@@ -200,14 +201,90 @@ class OfflinePpoConfig:
     gate_every: int = 50
     """Updates."""
     margin: float = 0.05
-    """d / |J|: by how much better it must be judged."""
+    """d / |J|: by how much better it must be judged. What a period can gain hangs on `gate_every` times the rate: .05
+    wants far longer periods than 50 updates at 1e-5."""
     judged_steps: int = 5
     """3 to 20 decisions in the learned dynamics."""
     judged_rows: int = 1000
     """States from which it is judged; ours."""
 
 
-PracticeConfig = Annotated[DppoPracticeConfig | BestOfNPracticeConfig, Discriminator("kind")]
+@config
+class OneStepConfig:
+    """A one-step student that follows its teacher; see `policies.rl.one_step`."""
+
+    learning_rate: float = 3e-4
+    batch_size: int = 256
+    """Pairs of state and noise."""
+    updates: int = 100
+    """Behind every update of the teacher."""
+
+
+RL100_LAYERS = MlpSizes(hidden=(256, 256), activation="relu", layer_norm=True)
+
+
+@config
+class RL100PracticeConfig:
+    """RL-100 (arXiv 2510.14830): offline iterations on demonstrations and own rollouts, then online PPO."""
+
+    kind: Literal["rl100"] = "rl100"
+    iterations: int = 2
+    """Offline ones. Each improves the policy on all that is recorded, rolls it out, and imitates anew."""
+    offline_every: int = 5
+    """Rollouts of an iteration; those that remain after all iterations are learned from online."""
+    discount: float = 0.99
+    """Per action, not per chunk."""
+    critics: IqlConfig = field(
+        default_factory=lambda: IqlConfig(
+            level=0.7, critics=4, critic=RL100_LAYERS, value_network=RL100_LAYERS, learning_rate=1e-3, tau=0.05
+        )
+    )
+    """Of the data. RL-100: expectile .7, 512 x 2, tau .005; here for thousands of updates, so values follow faster,
+    and the least of four, with layer norm, is less often too high where no data are."""
+    critic_updates: int = 5000
+    critic_batch: int = 256
+    dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
+    offline: OfflinePpoConfig = field(
+        default_factory=lambda: OfflinePpoConfig(
+            walk=DppoConfig(steps=5, chain=RL100_CHAIN),
+            learning_rate=5e-5,
+            updates=1000,
+            batch_size=1024,
+            gate_every=200,
+            margin=0.01,
+        )
+    )
+    """Fewer and longer steps than published, for a small network; its walk is also that of the rollouts."""
+    imitation: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(steps=10_000, learning_rate=1e-3, schedule="cosine")
+    )
+    """From scratch, of the demonstrations and of the rollouts that solved the task."""
+    online: OnPolicyConfig = field(
+        default_factory=lambda: OnPolicyConfig(
+            ppo=PpoConfig(clip=0.2, value_clip=0.2),
+            least_clip=None,
+            part_discount=1.0,
+            batch_size=2048,
+            epochs=10,
+            critic_rate=3e-4,
+            actor_rate=3e-6,
+            target_kl=None,
+            followed_kl=0.02,
+            max_grad_norm=0.5,
+        )
+    )
+    """As published; the actor's rate follows the divergence from its small beginning. Its discount is the one above."""
+    critic: tuple[int, ...] = (256, 256, 256)
+    """Hidden units of the online critic."""
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1 or self.offline_every < 1:
+            raise HandoffError(
+                f"rl100: {self.iterations} iterations of {self.offline_every} rollouts, expected at least one of one."
+            )
+
+
+PracticeConfig = Annotated[DppoPracticeConfig | BestOfNPracticeConfig | RL100PracticeConfig, Discriminator("kind")]
 
 
 @config

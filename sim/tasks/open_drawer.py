@@ -172,6 +172,11 @@ def _slot(view: View) -> np.ndarray:
     return slot
 
 
+def _offset(view: View) -> np.ndarray:
+    """(N, 3) where the fingertips belong, seen from them, in the cabinet's axes [m]."""
+    return _slot(view) - _tip(view)
+
+
 def _handle(view: View) -> np.ndarray:
     """(N, 3) middle of the bar [m], base."""
     handle = np.zeros((view.n, 3))
@@ -222,6 +227,9 @@ TASK = Task(
         **proprioception(),
         **fixture("cabinet"),
         "handle_position": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the bar"), _handle),
+        "slot_offset": Observed(
+            FieldSpec(shape=(3,), unit="m", frame="cabinet", about="from the fingertips to behind the bar"), _offset
+        ),
         "opening": Observed(FieldSpec(shape=(1,), unit="m", about="of the drawer"), lambda v: _opening(v)[:, None]),
     },
     rewards={

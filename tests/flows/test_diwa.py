@@ -78,7 +78,7 @@ def test_the_world_model_knows_all_that_the_policy_is_to_see() -> None:
     config = compose("drawer_diwa")
     model = next(stage for stage in stages(config) if stage.name == "world_model")
     assert set(config.pretrain.policy.observation_fields) < set(model.config.fields)
-    assert model.config.fields[:2] == ("q", "dq")
+    assert model.config.fields[:3] == ("q", "dq", "slot_offset")
 
 
 def test_a_misspelt_key_of_dreams_is_named() -> None:

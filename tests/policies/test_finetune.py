@@ -1,6 +1,7 @@
 """Practice from a saved policy to a saved policy: what it leaves, where it goes on, and when it is stopped."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,9 @@ from policies.rl.practice_config import (
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.types import Step
+from tests.policies.rl.counted_demos import write_counted
 from tests.policies.rl.counting import Counting
+from tests.policies.rl.test_rl100 import CONFIG as RL100
 
 DPPO = DppoPracticeConfig(
     walk=DppoConfig(steps=5), learning=OnPolicyConfig(batch_size=60, epochs=2, critic_warm_up=1), critic=(16,)
@@ -43,7 +46,11 @@ BEST_OF_N = BestOfNPracticeConfig(
     imitation=TrainingConfig(steps=20, learning_rate=1e-3, batch_size=8, warmup_steps=0, log_every=10),
 )
 SMALL = FinetuneConfig(practice=DPPO, rollouts=4, decisions=6, save_every=1, first_seed=0)
-both = pytest.mark.parametrize("config", [SMALL, replace(SMALL, practice=BEST_OF_N)], ids=["dppo", "best_of_n"])
+ways = pytest.mark.parametrize(
+    "config",
+    [SMALL, replace(SMALL, practice=BEST_OF_N), replace(SMALL, practice=replace(RL100, offline_every=1))],
+    ids=["dppo", "best_of_n", "rl100"],
+)
 
 
 @pytest.fixture
@@ -51,6 +58,7 @@ def policy(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     config = DiffusionPolicyConfig(
         anchor_field=None,
+        observation_fields=("step", "seed"),
         n_obs_steps=2,
         horizon=4,
         n_action_steps=2,
@@ -62,6 +70,7 @@ def policy(tmp_path: Path) -> Path:
     folder = tmp_path / "policy"
     folder.mkdir()
     save_policy(folder, card_of(module), module.state_dict())
+    write_counted(tmp_path / "demos", episodes=8)
     return folder
 
 
@@ -77,15 +86,19 @@ class KilledError(Exception):
 
 def killing(after: int):
     def progress(done: int, total: int, note: str = "") -> None:
-        if done == after:
+        if done == after and note.startswith("success"):
             raise KilledError
 
     return progress
 
 
+def quiet(done: int, total: int, note: str = "") -> None:
+    """Nobody looks."""
+
+
 def practised(policy: Path, out: Path, config: FinetuneConfig = SMALL, progress=lambda *told: None, env=Counting):
     out.mkdir(exist_ok=True)
-    return finetune(config, policy, lambda: env(3), out, progress)
+    return finetune(config, policy, lambda: env(3), out, progress, policy.parent / "demos")
 
 
 def curve(out: Path) -> list[dict[str, float]]:
@@ -110,7 +123,7 @@ def test_a_practised_policy_is_a_policy_that_samples_as_it_practised(policy, tmp
     assert not (tmp_path / "out" / STATE).exists()
 
 
-@both
+@ways
 def test_a_killed_practice_goes_on_behind_its_last_state(config, policy, tmp_path):
     with pytest.raises(KilledError):
         practised(policy, tmp_path / "out", config, progress=killing(2))
@@ -124,7 +137,7 @@ def test_a_killed_practice_goes_on_behind_its_last_state(config, policy, tmp_pat
     assert state["seeds"] >= 3
 
 
-@both
+@ways
 def test_a_killed_practice_learns_as_much_as_one_that_was_not(config, policy, tmp_path):
     """New episodes begin where it goes on, so the weights differ, but not by more than practice changes them."""
     practised(policy, tmp_path / "whole", config)
@@ -137,6 +150,30 @@ def test_a_killed_practice_learns_as_much_as_one_that_was_not(config, policy, tm
         for a, b in ((1, 0), (2, 1))
     )
     assert 0.0 < apart < moved
+
+
+def test_rl100_that_is_killed_before_its_first_rollout_goes_on(policy, tmp_path):
+    def kill(done: int, total: int, note: str = "") -> None:
+        if note == "dynamics":
+            raise KilledError
+
+    config = replace(SMALL, practice=RL100)
+    with pytest.raises(KilledError):
+        practised(policy, tmp_path / "out", config, progress=kill)
+    practised(policy, tmp_path / "out", config)
+    assert [entry["rollout"] for entry in curve(tmp_path / "out")] == [1, 2, 3, 4]
+    assert not (tmp_path / "out" / "recorded").exists()
+
+
+def test_rl100_with_other_demonstrations_begins_anew(policy, tmp_path):
+    config = replace(SMALL, practice=RL100)
+    with pytest.raises(KilledError):
+        practised(policy, tmp_path / "out", config, progress=killing(2))
+    shutil.rmtree(policy.parent / "demos")
+    write_counted(policy.parent / "demos", episodes=7)
+    told = []
+    practised(policy, tmp_path / "out", config, lambda done, total, note="": told.append((done, note)))
+    assert next(done for done, note in told if note.startswith("success")) == 1
 
 
 def test_what_another_configuration_left_is_not_gone_on_with(policy, tmp_path):
@@ -169,6 +206,11 @@ def test_values_that_explode_stop_it(policy, tmp_path):
     config = replace(SMALL, rollouts=20, practice=hasty)
     with pytest.raises(HandoffError, match=r"the values' loss is|the loss of rollout"):
         practised(policy, tmp_path / "out", config)
+
+
+def test_rl100_without_demonstrations_is_refused(policy, tmp_path):
+    with pytest.raises(HandoffError, match="rl100 learns from demonstrations, too, and none were given"):
+        finetune(replace(SMALL, practice=RL100), policy, lambda: Counting(3), tmp_path / "out", quiet)
 
 
 def test_a_policy_that_does_not_denoise_is_refused(policy, tmp_path):

@@ -38,7 +38,7 @@ def test_before_it_has_learned_nothing_changes():
     seen = torch.randn(5, 3, generator=draw)
     latent = model.begin(seen, model.gumbel(5, draw))
     after = model.imagine(latent, torch.ones(5, 1), model.gumbel(5, draw))
-    assert torch.equal(after.estimate_BO, seen)
+    assert torch.equal(after.seen_BO, seen)
     assert not torch.equal(after.recurrent_BH, latent.recurrent_BH)
 
 
@@ -148,6 +148,8 @@ def test_a_damaged_or_missing_model_is_named(trained, tmp_path: Path):
     ("config", "message"),
     [
         (replace(TOY, fields=("point", "door")), r"\['door'\] are missing"),
+        (replace(TOY, close_ups=(("door", 0.1),)), "close-up of 'door' at 0.1"),
+        (replace(TOY, close_ups=(("wall", 0.0),)), "close-up of 'wall' at 0.0"),
         (replace(TOY, fields=()), r"world model: fields \[\]"),
         (replace(TOY, sequence=41), "the shortest of 40 steps"),
         (replace(TOY, held_out=1.0), "60 episodes of which 60 are held out"),

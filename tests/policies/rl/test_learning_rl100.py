@@ -1,0 +1,307 @@
+"""D2: RL-100 from 30 noisy demonstrations: two offline iterations, online PPO, and a one-step student alongside.
+
+PointReach. Critics and dynamics of all that was recorded, offline PPO behind its gate, 600 rollouts, imitation from
+scratch of what solved the task; twice. Then 240,000 steps of PPO online, behind every update of which a one-step
+student is trained. Asked for, seeds 0 to 4: the iterations add at least 15 points to the imitation (AdaStop), and more
+than the same rollouts and imitations without PPO; where critics of the demonstrations alone are climbed at six times
+the rate, the worst policy behind the gate is above the worst without; online 95 %; the student within 3 points of its
+teacher. Settings were chosen with seeds 100 and 101 in view, the demonstrations' noise with 100 to 102.
+
+At seeds 0 to 3, all that were run: imitation .78, .678, .588, .67; behind the iterations .855, .705, .7, .728;
+without PPO .855, .648, .7, .728; worst behind the gate .78, .678, .588, .67, without it .185, .453, .31, .183; online
+.975, .953, .965, .953; student .948, .96, .973, .93. So the 15 points are missed, and what was gained is mostly that of
+more imitation: with seeds 0, 2 and 3 the scores with and without PPO are the same to the last digit, so the gate took
+every policy back. Its margin of 1 % seems too much for 200 updates at this rate.
+"""
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from policies.chunk_policy import Batch, Observed
+from policies.config import Shapes
+from policies.diffusion import DiffusionPolicy
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
+from policies.rl.config import IqlConfig, MlpSizes, Sizes
+from policies.rl.dppo import DenoisingActor
+from policies.rl.dynamics import Decisions, DynamicsEnsemble, joined
+from policies.rl.iql import InSampleCritics
+from policies.rl.offline_ppo import Judgement, OfflinePpo, fit_critics
+from policies.rl.on_policy import OnPolicyLearner
+from policies.rl.one_step import OneStepStudent
+from policies.rl.practice_config import (
+    RL100_CHAIN,
+    DppoConfig,
+    DynamicsConfig,
+    OfflinePpoConfig,
+    OneStepConfig,
+    OnPolicyConfig,
+    PpoConfig,
+)
+from robots.steps import Steps
+from tests.beds.bed import Act, rollouts, success_rate
+from tests.beds.point_reach import PointReach
+from tests.beds.practice import practice
+from tests.beds.race import better, runs
+
+pytestmark = pytest.mark.slow
+
+DEMONSTRATIONS, NOISE = 30, 0.8
+"""Standard deviation of what is added to the person's x and y: it is what makes an imitation solve about 60 %."""
+WORLDS, EPISODES = 50, 400
+ITERATIONS, ROLLOUTS = 2, 600
+DISCOUNT = 0.95
+"""Its horizon of 20 steps is about what a good episode takes: with .99 a wasted step costs 1 %, less than critics of so
+few data err by."""
+WIDE = np.array([2.0] * 6 + [1.0], np.float32)
+WALK = DppoConfig(steps=5, chain=RL100_CHAIN)
+LAYERS = MlpSizes(hidden=(128, 128), activation="relu", layer_norm=True)
+CRITICS = IqlConfig(level=0.7, critics=4, critic=LAYERS, value_network=LAYERS, learning_rate=1e-3, tau=0.05)
+"""Four and layer norm: the least of more critics is less often too high where no data are. The rates are for thousands
+of updates instead of a million."""
+SHOWN = Sizes(observation=7, action=3, differences=((0, 2, 2, 0.2), (2, 4, 2, 0.2)))
+"""As the other learners on this bed: how far the thing is need not be learned."""
+DYNAMICS = DynamicsConfig(network=MlpSizes(hidden=(128, 128), activation="relu", layer_norm=False), updates=1000)
+OFFLINE = OfflinePpoConfig(
+    walk=WALK, learning_rate=5e-5, updates=1000, batch_size=1024, gate_every=200, margin=0.01, judged_rows=500
+)
+HASTY = replace(OFFLINE, learning_rate=3e-4, updates=400, gate_every=100, margin=0.05)
+"""A rate at which critics of 30 demonstrations are exploited, and the published margin."""
+ONLINE = OnPolicyConfig(
+    ppo=PpoConfig(clip=0.2, value_clip=0.2),
+    least_clip=None,
+    part_discount=1.0,
+    discount=0.99,
+    epochs=5,
+    batch_size=2048,
+    actor_rate=1e-4,
+    critic_rate=1e-3,
+    target_kl=None,
+    followed_kl=0.02,
+    critic_warm_up=2,
+    max_grad_norm=0.5,
+)
+ONLINE_WORLDS, ONLINE_ROLLOUTS, ONLINE_DECISIONS = 100, 40, 60
+
+
+class Scores(NamedTuple):
+    """Shares of episodes solved."""
+
+    imitation: float
+    offline: float
+    """After the last iteration."""
+    unimproved: float
+    """The same without PPO: rolled out, merged, imitated."""
+    worst_gated: float
+    worst_free: float
+    online: float
+    student: float
+
+
+def see(observation: np.ndarray) -> torch.Tensor:
+    """(N, 1, 7) about in [-1, 1]."""
+    return torch.from_numpy(observation * WIDE)[:, None]
+
+
+def noisy(bed: PointReach, seed: int) -> Act:
+    """A person whose hand shakes."""
+    draw = np.random.default_rng([seed, 3])
+
+    def act(_: np.ndarray) -> np.ndarray:
+        wanted = bed.expert()
+        wanted[:, :2] += NOISE * draw.standard_normal((bed.num_envs, 2))
+        return np.clip(wanted, -1.0, 1.0)
+
+    return act
+
+
+def acting(policy: DiffusionPolicy, seed: int) -> Act:
+    generator = torch.Generator().manual_seed(seed)
+
+    @torch.no_grad()
+    def act(observation: np.ndarray) -> np.ndarray:
+        noise = torch.randn(len(observation), 1, 3, generator=generator)
+        return policy.sample(Observed(see(observation)), noise).reshape(-1, 3).numpy()
+
+    return act
+
+
+def solved(policy: DiffusionPolicy, seed: int) -> float:
+    """As it is deployed: by DDIM without noise."""
+    return success_rate(PointReach(WORLDS, 2000 + seed), acting(policy, seed), EPISODES)
+
+
+def decisions(steps: list[Steps]) -> Decisions:
+    """What was recorded, as decisions of one action."""
+    before, after, action, reward, ended = (
+        np.concatenate([getattr(one, name) for one in steps])
+        for name in ("observation", "next_observation", "action", "reward", "terminated")
+    )
+    return Decisions(
+        seen_RF=see(before).flatten(1),
+        done_RD=torch.from_numpy(action.astype(np.float32)),
+        reward_R=torch.from_numpy(reward.astype(np.float32)),
+        discount_R=torch.from_numpy(DISCOUNT * ~ended).float(),
+        next_RF=see(after).flatten(1),
+    )
+
+
+def successful(steps: list[Steps]) -> torch.Tensor:
+    """(R,) bool, of episodes that were solved."""
+    episode, ended = (np.concatenate([getattr(one, name) for one in steps]) for name in ("episode", "terminated"))
+    return torch.from_numpy(np.isin(episode, episode[ended]))
+
+
+def imitating(data: Decisions, seed: int, updates: int = 3000) -> DiffusionPolicy:
+    """A diffusion policy of decisions, from scratch."""
+    torch.manual_seed(seed)
+    config = DiffusionPolicyConfig(
+        n_obs_steps=1,
+        horizon=1,
+        n_action_steps=1,
+        train_timesteps=100,
+        inference_steps=WALK.steps,
+        clip=1.0,
+        network=MlpConfig(width=128, blocks=2),
+    )
+    policy = DiffusionPolicy(config, Shapes.of_vector(7, 3, None))
+    optimizer = torch.optim.AdamW(policy.denoiser.parameters(), 1e-3, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
+    draw, free_BH = np.random.default_rng([seed, 1]), torch.zeros(256, 1, dtype=torch.bool)
+    for _ in range(updates):
+        rows = torch.from_numpy(draw.integers(0, len(data.reward_R), 256))
+        batch = Batch(Observed(data.seen_RF[rows, None]), data.done_RD[rows, None], free_BH)
+        optimizer.zero_grad()
+        policy.loss(batch, draw).backward()
+        optimizer.step()
+        schedule.step()
+    return policy.eval()
+
+
+class Judges(NamedTuple):
+    """What is learned from the data alone."""
+
+    data: Decisions
+    critics: InSampleCritics
+    dynamics: DynamicsEnsemble
+
+    @classmethod
+    def of(cls, data: Decisions, seed: int) -> "Judges":
+        dynamics = DynamicsEnsemble(DYNAMICS, 7, 3, seed)
+        dynamics.fit(data)
+        return cls(data, fit_critics(CRITICS, data, 3000, 256, seed, SHOWN), dynamics)
+
+    def improve(self, policy: DiffusionPolicy, config: OfflinePpoConfig, seed: int, watch=None) -> list[Judgement]:
+        learner = OfflinePpo(config, policy, self.critics, self.dynamics, lambda chunk: chunk.flatten(1), seed)
+        return learner.improve(self.data.seen_RF[:, None], watch)
+
+
+def worst(judges: Judges, policy: DiffusionPolicy, config: OfflinePpoConfig, seed: int) -> float:
+    """The least success of the policy and of all that came of it."""
+    found = [solved(policy, seed)]
+
+    def watch(one: Judgement) -> None:
+        # A policy that was taken back is the one before.
+        if one.accepted:
+            found.append(solved(learned, seed))
+
+    learned = deepcopy(policy)
+    judges.improve(learned, config, seed, watch)
+    return min(found)
+
+
+def iterated(policy: DiffusionPolicy, shown: Decisions, first: Judges | None, seed: int) -> DiffusionPolicy:
+    """All iterations; without judges the same without PPO."""
+    every, kept, judges = [shown], [shown], first
+    for number in range(ITERATIONS):
+        improved = deepcopy(policy)
+        if judges is not None:
+            judges.improve(improved, OFFLINE, seed)
+        made = rollouts(PointReach(WORLDS, 500 + 10 * seed + number), acting(improved, seed + number), ROLLOUTS)
+        every.append(decisions(made))
+        kept.append(every[-1].rows(successful(made)))
+        policy = imitating(joined(kept), seed + 100 * (number + 1))
+        if judges is not None and number + 1 < ITERATIONS:
+            judges = Judges.of(joined(every), seed)
+    return policy
+
+
+def critic(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in ((7, 128), (128, 128)):
+        layers += [nn.Linear(before, after), nn.Mish()]
+    return nn.Sequential(*layers, nn.Linear(128, 1))
+
+
+def practised(policy: DiffusionPolicy, seed: int) -> DiffusionPolicy:
+    """Online PPO in place; returns the student that followed."""
+    actor, value = DenoisingActor(policy, WALK), critic(seed)
+    collector = practice(PointReach(ONLINE_WORLDS, 1000 + seed), actor, value, see, ONLINE.discount, seed)
+    learner = OnPolicyLearner(ONLINE, actor, value, seed)
+    student = OneStepStudent(OneStepConfig(), policy, seed)
+    for _ in range(ONLINE_ROLLOUTS):
+        rollout = collector.rollout(ONLINE_DECISIONS)
+        learner.update(rollout)
+        student.follow(rollout.seen.flatten(0, 1))
+    return student.policy
+
+
+def scored(seed: int) -> Scores:
+    """The whole of it, and what it is compared with."""
+    bed = PointReach(10, seed)
+    shown = decisions(rollouts(bed, noisy(bed, seed), DEMONSTRATIONS, demo=True))
+    policy = imitating(shown, seed)
+    judges = Judges.of(shown, seed)
+    gated, free = (worst(judges, policy, replace(HASTY, gate=gate), seed) for gate in (True, False))
+    unimproved = iterated(policy, shown, None, seed)
+    last = iterated(policy, shown, judges, seed)
+    offline = solved(last, seed)
+    student = practised(last, seed)
+    return Scores(
+        imitation=solved(policy, seed),
+        offline=offline,
+        unimproved=solved(unimproved, seed),
+        worst_gated=gated,
+        worst_free=free,
+        online=solved(last, seed),
+        student=solved(student, seed),
+    )
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Scores]:
+    return runs({"rl100": scored})["rl100"]
+
+
+def columns(found: list[Scores]) -> dict[str, list[float]]:
+    return {name: [getattr(one, name) for one in found] for name in Scores._fields}
+
+
+def test_two_offline_iterations_lift_an_imitation_of_noisy_demonstrations(found: list[Scores]) -> None:
+    scores = columns(found)
+    assert np.mean(scores["offline"]) >= np.mean(scores["imitation"]) + 0.15
+    assert better(scores, "offline", "imitation")
+
+
+def test_the_lift_is_that_of_offline_ppo_and_not_of_more_imitation(found: list[Scores]) -> None:
+    assert better(columns(found), "offline", "unimproved")
+
+
+def test_the_gate_keeps_a_hasty_policy_from_getting_worse(found: list[Scores]) -> None:
+    assert better(columns(found), "worst_gated", "worst_free")
+
+
+def test_online_ppo_solves_nearly_all(found: list[Scores]) -> None:
+    assert np.mean([one.online for one in found]) >= 0.95
+
+
+def test_the_one_step_student_is_as_good_as_its_teacher(found: list[Scores]) -> None:
+    scores = columns(found)
+    assert np.mean(scores["student"]) >= np.mean(scores["online"]) - 0.03
