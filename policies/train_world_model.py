@@ -313,8 +313,15 @@ def _objective(model: WorldModel, config: WorldModelConfig, data: Play, episodes
 
     def loss(rows: tuple[Tensor, Tensor], number: int) -> Tensor:
         draw = torch.Generator(device).manual_seed((training.seed << 32) + number)
-        options = {"noise": config.noise, "balance": config.kl_balance, "weight": config.kl_weight}
-        return likelihood_loss(model, *rows, draw, **options)
+        return likelihood_loss(
+            model,
+            *rows,
+            draw,
+            noise=config.noise,
+            balance=config.kl_balance,
+            weight=config.kl_weight,
+            alone=config.alone,
+        )
 
     return Objective(batch, loss)
 

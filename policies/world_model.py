@@ -36,6 +36,8 @@ from robots.spec import FieldSpec
 from robots.types import Observation
 
 CARD, WEIGHTS = "world_model.json", "world_model.safetensors"
+ASTRAY = 10.0
+"""Error alone from which its pull stops growing [of `noise`]."""
 _STARTS = "starts"
 LEAST_CHANGE = 1e-2
 """Deviation of a step's change that an entry which never changes is given [normalised]."""
@@ -164,6 +166,19 @@ class WorldModel(nn.Module):
         change = self._changed(wide, chosen, flat, action).unflatten(0, (rows, steps))
         return Sequences(seen_BLO[:, :-1] + change, prior.unflatten(0, (rows, steps)), torch.stack(posterior, dim=1))
 
+    def alone(self, seen_BLO: Tensor, action_BLA: Tensor, draw: torch.Generator) -> Tensor:
+        """(B, L - 1, O) steps 1 to L - 1 as they are imagined from the first alone.
+
+        Every step's gradient ends with it: what is learned is to go on rightly from where its own errors have led.
+        """
+        latent = self.begin(seen_BLO[:, 0], self.gumbel(len(seen_BLO), draw))
+        found = []
+        for step in range(seen_BLO.shape[1] - 1):
+            latent = self.imagine(latent, action_BLA[:, step], self.gumbel(len(seen_BLO), draw))
+            found.append(latent.seen_BO)
+            latent = Latent(*(part.detach() for part in latent))
+        return torch.stack(found, dim=1)
+
     def _recur(self, latent: Latent, shown: Tensor, action_BA: Tensor) -> Tensor:
         entered = self.enter(torch.cat([latent.drawn_BZ, action_BA, shown], dim=1))
         return self.recur(entered, latent.recurrent_BH)
@@ -209,8 +224,9 @@ def likelihood_loss(
     noise: float,
     balance: float,
     weight: float,
+    alone: float,
 ) -> Tensor:
-    """Negative evidence lower bound of normalised sequences, per step and entry.
+    """Negative evidence lower bound of normalised sequences, per step and entry, and how far it goes astray alone.
 
     Args:
         model: learns.
@@ -220,13 +236,19 @@ def likelihood_loss(
         noise: see `WorldModelConfig.noise`.
         balance: see `WorldModelConfig.kl_balance`.
         weight: of the divergence.
+        alone: see `WorldModelConfig.alone`.
     """
     told = model.sequences(seen_BLO, action_BLA, draw)
     error = (told.foretold - seen_BLO[:, 1:]) / (noise * model.change)
     towards_seen = divergence(told.posterior.detach(), told.prior).mean()
     towards_prior = divergence(told.posterior, told.prior.detach()).mean()
     apart = balance * towards_seen + (1.0 - balance) * towards_prior
-    return 0.5 * error.square().mean() + weight * apart / seen_BLO.shape[2]
+    loss = 0.5 * error.square().mean() + weight * apart / seen_BLO.shape[2]
+    if alone > 0.0:
+        astray = (model.alone(seen_BLO, action_BLA, draw) - seen_BLO[:, 1:]) / (noise * model.change)
+        # Huber's: what has gone quite another way is not called back at any price.
+        loss = loss + alone * functional.huber_loss(astray, torch.zeros_like(astray), delta=ASTRAY)
+    return loss
 
 
 def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:

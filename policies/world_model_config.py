@@ -49,6 +49,10 @@ class WorldModelConfig:
     kl_balance: float = 0.8
     """Share of the divergence that moves the prediction towards what was seen, not the other way round (DreamerV2)."""
     kl_weight: float = 1.0
+    alone: float = 0.5
+    """Weight of imagining a sequence from its first step alone, against what was recorded. A model that is only ever
+    shown true states lets a hand sink into a table: once a little inside, nothing that it has seen tells it to stop
+    (Venkatraman et al., AAAI 2015). 0 goes without, as DreamerV2."""
     held_out: float = 0.05
     """Share of the episodes on which it is judged."""
     horizons: tuple[int, ...] = (1, 10, 50)
