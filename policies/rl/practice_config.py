@@ -247,11 +247,11 @@ class RL100PracticeConfig:
     offline: OfflinePpoConfig = field(
         default_factory=lambda: OfflinePpoConfig(
             walk=DppoConfig(steps=5, chain=RL100_CHAIN),
-            learning_rate=5e-5,
-            updates=1000,
+            learning_rate=1e-4,
+            updates=2000,
             batch_size=1024,
-            gate_every=200,
-            margin=0.01,
+            gate_every=500,
+            margin=0.005,
         )
     )
     """Fewer and longer steps than published, for a small network; its walk is also that of the rollouts."""
