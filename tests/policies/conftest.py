@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from policies.policy_config import DiffusionPolicyConfig
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.spec import FieldSpec
+from robots.types import no_progress
+from tests.policies.toy_play import TOY, write_play
 
 TINY = DiffusionPolicyConfig(
     observation_fields=("goal", "agent"),
@@ -49,3 +52,18 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lengths = range(10, 22)
     actions = [rng.uniform(0.1, 0.4, 2) * np.linspace(0.1, 1.0, length)[:, None] for length in lengths]
     return write_demonstrations(tmp_path_factory.mktemp("demos"), actions)
+
+
+@pytest.fixture(scope="session")
+def toy_play(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Play in the toy world."""
+    return write_play(tmp_path_factory.mktemp("toy_play"))
+
+
+@pytest.fixture(scope="session")
+def toy_model(toy_play: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Folder of a world model of it, and the metrics of its training."""
+    from policies.train_world_model import train_world_model
+
+    folder = tmp_path_factory.mktemp("toy_model")
+    return folder, train_world_model(TOY, toy_play, folder, no_progress)

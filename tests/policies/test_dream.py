@@ -16,18 +16,15 @@ from policies.load import load_module
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.practice_config import DppoConfig, DppoPracticeConfig, FinetuneConfig, OnPolicyConfig, PpoConfig
-from policies.train_world_model import train_world_model
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.types import no_progress
-from tests.policies.toy_play import PUSH, SOLVED, TOY, write_play
+from tests.policies.toy_play import PUSH, SOLVED
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    play, folder = write_play(tmp_path_factory.mktemp("play")), tmp_path_factory.mktemp("model")
-    train_world_model(TOY, play, folder, no_progress)
-    return folder
+@pytest.fixture
+def model(toy_model) -> Path:
+    return toy_model[0]
 
 
 def pushes(worlds: int, steps: int = 6, seed: int = 0) -> np.ndarray:

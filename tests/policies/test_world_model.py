@@ -17,17 +17,6 @@ from robots.types import no_progress
 from tests.policies.toy_play import PUSH, TOY, write_play
 
 
-@pytest.fixture(scope="module")
-def play(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_play(tmp_path_factory.mktemp("play"))
-
-
-@pytest.fixture(scope="module")
-def trained(play: Path, tmp_path_factory: pytest.TempPathFactory):
-    folder = tmp_path_factory.mktemp("model")
-    return folder, train_world_model(TOY, play, folder, no_progress)
-
-
 def fresh() -> WorldModel:
     torch.manual_seed(0)
     return WorldModel(3, 1, WorldModelSizes(recurrent=16, hidden=(16,), latents=4, classes=4))
@@ -68,8 +57,8 @@ def test_the_divergence_is_that_of_the_library():
     assert float(divergence(p, p).abs().max()) == 0.0
 
 
-def test_it_foretells_pushes_keeps_the_wall_and_knows_the_lamp_for_chance(trained):
-    _, metrics = trained
+def test_it_foretells_pushes_keeps_the_wall_and_knows_the_lamp_for_chance(toy_model):
+    _, metrics = toy_model
     assert metrics["errors"]["10"]["point"] < 0.8 * PUSH
     assert metrics["errors"]["10"]["wall"] < 0.02
     # Two draws of a fair coin of -1 and 1 are on average sqrt(2) apart, and a model that draws them is no nearer.
@@ -77,69 +66,73 @@ def test_it_foretells_pushes_keeps_the_wall_and_knows_the_lamp_for_chance(traine
     assert metrics["error"]["1"] < metrics["stays"]["1"]
 
 
-def test_without_its_actions_play_is_not_foretold(trained, play: Path):
+def test_without_its_actions_play_is_not_foretold(toy_model, toy_play: Path):
     """Negative control: the same model, told that nobody pushed."""
-    folder, metrics = trained
+    folder, metrics = toy_model
     model, _, _ = load_world_model(folder)
-    data = read_play(play / "store.zarr", TOY)
+    data = read_play(toy_play / "store.zarr", TOY)
     still = data._replace(action_MA=np.zeros_like(data.action_MA))
     told = open_loop(model, still, np.arange(4), (10,), 0)
     assert told["errors"]["10"]["point"] > 2.0 * metrics["errors"]["10"]["point"]
 
 
-def test_success_is_told_from_latents(trained):
-    _, metrics = trained
+def test_success_is_told_from_latents(toy_model):
+    _, metrics = toy_model
     assert metrics["success"]["precision"] > 0.7
     assert metrics["success"]["recall"] > 0.5
 
 
-def test_what_is_loaded_is_what_was_saved_and_frozen(trained, play: Path):
-    folder, _ = trained
+def test_what_is_loaded_is_what_was_saved_and_frozen(toy_model, toy_play: Path):
+    folder, _ = toy_model
     model, card, starts = load_world_model(folder)
     assert card.task == "toy"
     assert list(card.observation) == list(TOY.fields)
     assert starts.shape == (60, 3)
     assert not any(parameter.requires_grad for parameter in model.parameters())
-    first, second = (imagine_held_out(folder, TOY, play, 2, 15) for _ in range(2))
+    first, second = (imagine_held_out(folder, TOY, toy_play, 2, 15) for _ in range(2))
     assert [len(side["point"]) for pair in first.episodes for side in pair] == [15] * 4
     for one, other in zip(first.episodes, second.episodes, strict=True):
         np.testing.assert_array_equal(one[1]["lamp"], other[1]["lamp"])
 
 
-def test_a_killed_training_comes_to_the_same_model(trained, play: Path, tmp_path: Path):
-    folder, _ = trained
-
+def test_a_killed_training_comes_to_the_same_model(toy_play: Path, tmp_path: Path):
     class KilledError(Exception):
         pass
 
     def killing(done: int, total: int, note: str = "") -> None:
-        if done == 250 and total == TOY.training.steps:
+        if done == 50 and total == 60:
             raise KilledError
 
-    config = replace(TOY, training=replace(TOY.training, checkpoint_seconds=0.0))
+    training = replace(TOY.training, steps=60, log_every=20, checkpoint_seconds=0.0)
+    config = replace(TOY, training=training, success=replace(TOY.success, precision=0.05))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder in (whole, cut):
+        folder.mkdir()
+    train_world_model(config, toy_play, whole, no_progress)
     with pytest.raises(KilledError):
-        train_world_model(config, play, tmp_path, killing)
+        train_world_model(config, toy_play, cut, killing)
     begun: list[int] = []
 
     def watching(done: int, total: int, note: str = "") -> None:
         begun.append(done)
 
-    train_world_model(config, play, tmp_path, watching)
-    assert begun[0] == 201
-    for name, weight in load_world_model(folder)[0].state_dict().items():
-        assert torch.equal(weight, load_world_model(tmp_path)[0].state_dict()[name]), name
+    train_world_model(config, toy_play, cut, watching)
+    assert begun[0] == 41
+    expected, found = (load_world_model(folder)[0].state_dict() for folder in (whole, cut))
+    for name, weight in expected.items():
+        assert torch.equal(weight, found[name]), name
 
 
-def test_a_damaged_or_missing_model_is_named(trained, tmp_path: Path):
+def test_a_damaged_or_missing_model_is_named(toy_model, tmp_path: Path):
     with pytest.raises(HandoffError, match=r"no world_model.json. Did the training of the world model finish"):
         load_world_model(tmp_path)
     copy = tmp_path / "copy"
-    shutil.copytree(trained[0], copy)
+    shutil.copytree(toy_model[0], copy)
     (copy / WEIGHTS).write_bytes(b"cut short")
     with pytest.raises(HandoffError, match="damaged world model"):
         load_world_model(copy)
     (copy / CARD).write_text((copy / CARD).read_text().replace('"version": 1', '"version": 9'))
-    shutil.copy(trained[0] / WEIGHTS, copy / WEIGHTS)
+    shutil.copy(toy_model[0] / WEIGHTS, copy / WEIGHTS)
     with pytest.raises(HandoffError, match="version 9, this build reads 1"):
         load_world_model(copy)
 
@@ -156,10 +149,10 @@ def test_a_damaged_or_missing_model_is_named(trained, tmp_path: Path):
         (replace(TOY, horizons=(1, 100)), "longer than the longest horizon of 100 steps"),
     ],
 )
-def test_play_that_will_not_do_is_refused(config: WorldModelConfig, message: str, play: Path, tmp_path: Path):
+def test_play_that_will_not_do_is_refused(config: WorldModelConfig, message: str, toy_play: Path, tmp_path: Path):
     short = replace(config, training=replace(config.training, steps=2))
     with pytest.raises(HandoffError, match=message):
-        train_world_model(short, play, tmp_path, no_progress)
+        train_world_model(short, toy_play, tmp_path, no_progress)
 
 
 def test_play_without_a_label_of_success_is_refused(tmp_path: Path):
