@@ -8,7 +8,7 @@ Shape suffixes as in `policies.world_model`; N worlds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from policies.train_world_model import SUCCESS
 from policies.world_model import Latent, as_fields, load_world_model
 from policies.world_model_config import LATENT
 from robots.errors import HandoffError
-from robots.spec import ActionSpec
+from robots.spec import ActionSpec, FieldSpec
 from robots.types import Observation, Step, WorldState
 
 
@@ -32,6 +32,8 @@ class Dreams:
         num_envs: N.
         max_steps: time limit [control periods].
     """
+
+    observation_spec: Mapping[str, FieldSpec]
 
     def __init__(self, model: Path, num_envs: int, max_steps: int) -> None:
         if min(num_envs, max_steps) < 1:
