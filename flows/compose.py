@@ -146,9 +146,9 @@ def _check_override(override: str, defaults: Mapping[str, Any]) -> None:
     families = [f"{_FAMILY}.{size}" for family in _families() for size in _dotted(family)]
     networks = [f"{_NETWORK}.{size}" for network in _networks() for size in network]
     practice = [f"{_PRACTICE}.{size}" for one in _practices().values() for size in _dotted(one)]
-    practice += [key for group, one in _choices().items() for node in one.values() for key in _dotted({group: node})]
+    named = [key for group, one in _choices().items() for node in one.values() for key in _dotted({group: node})]
     groups = ["policy", f"family@{_FAMILY}", f"network@{_NETWORK}"]
-    keys = list(dict.fromkeys([*_dotted(defaults), *families, *networks, *practice, *groups]))
+    keys = list(dict.fromkeys([*_dotted(defaults), *families, *networks, *practice, *named, *groups]))
     if key.lstrip("+~") not in keys:
         raise HandoffError(f"configuration: unknown key '{key}'{_suggest(key, keys)}.")
 
