@@ -16,6 +16,7 @@ from real.clock import WallClock
 from real.flight import FlightRecorder
 from real.impedance import ImpedanceConfig, Vector6, Vector7, impedance_motion
 from real.joint_guard import joint_velocity
+from real.realtime import Scheduling, scheduled
 from robots.config import config
 from robots.errors import HandoffError, SafetyError
 from robots.fr3 import Q_MAX, Q_MIN
@@ -83,12 +84,15 @@ class FrankaArm:
         self.flange_T_ee[2, 3] = config.pusher_length
         self.recorder: FlightRecorder | None = None
         self._robot: Any = None
+        self._control_scheduling: Scheduling | None = None
         self._motion: Any = None
         self._fault: ArmFaultError | None = None
         self._q_target = np.zeros(7)
 
     def __enter__(self) -> FrankaArm:
-        self._robot = _connect(self.config)
+        with scheduled():
+            self._robot = _connect(self.config)
+            self._control_scheduling = Scheduling.current()
         self._configure()
         return self
 
@@ -170,7 +174,7 @@ class FrankaArm:
         self._begin(motion)
         if self._wait_until_done(60.0, halted):
             return True
-        self._guarded(lambda: self._robot.move(franky.JointStopMotion(STOP_DYNAMICS), asynchronous=True))
+        self._move(franky.JointStopMotion(STOP_DYNAMICS))
         self._wait_until_done(4.0)
         return False
 
@@ -220,7 +224,7 @@ class FrankaArm:
         if self._fault is not None:
             return
         if self._robot.is_in_control:
-            self._guarded(lambda: self._robot.move(franky.TorqueStopMotion(), asynchronous=True))
+            self._move(franky.TorqueStopMotion())
         self._wait_until_done(4.0)
 
     def recover(self) -> None:
@@ -253,11 +257,16 @@ class FrankaArm:
 
         self._guarded(send)
 
+    def _move(self, motion: Any) -> None:
+        """Hands `motion` to franky. The thread in which it runs its 1 kHz loop inherits the priority held here."""
+        with scheduled(self._control_scheduling):
+            self._guarded(lambda: self._robot.move(motion, asynchronous=True))
+
     def _begin(self, motion: Any) -> None:
         """Starts a motion and waits, in host time, until the robot obeys it; robot time may stand still meanwhile."""
         import franky
 
-        self._guarded(lambda: self._robot.move(motion, asynchronous=True))
+        self._move(motion)
         self._await_motion()
         deadline = time.monotonic() + 5.0
         while time.monotonic() < deadline:

@@ -7,6 +7,7 @@ import select
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -102,6 +103,10 @@ class Link:
     def open_udp(self, port: int) -> None:
         """Directs states at the client's UDP `port` and takes commands from nowhere else."""
         self._udp.connect((self._peer, port))
+        # What another client sent before is still in the buffer, and would be taken for an answer of this one.
+        with suppress(BlockingIOError, ConnectionRefusedError):
+            while True:
+                self._udp.recv_into(self._command_buffer)
         self._udp_ready = True
 
     def send_state(self, state: memoryview) -> None:

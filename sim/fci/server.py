@@ -267,6 +267,8 @@ class Server:
             self.link.lost_client = False
             if self.unit.moving:
                 self.unit.end(MoveStatus.ABORTED)
+            # Nobody is left to hear it: the next client, who may be there by now, has not asked.
+            self.unit.replies.clear()
             self._after_change()
 
     def _serve_owner(self, what: str, *arguments: Any) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from real.franka import FrankaArm, FrankaConfig
+from real.realtime import Scheduling
 from robots.errors import HandoffError
 from robots.fr3 import DQ_MAX, Q_MAX, Q_MIN
 from robots.kinematics import forward_kinematics
@@ -256,6 +257,29 @@ def test_a_killed_client_leaves_the_twin_ready_for_the_next():
         robot = connect(twin)
         assert robot.state.robot_mode == franky.RobotMode.Idle
         np.testing.assert_allclose(lift(robot, twin), robot.state.q, atol=1e-3)
+
+
+def test_only_the_control_thread_keeps_the_priority_that_connecting_gives():
+    """Against the priority of the thread which franky's constructor runs in, whatever this computer allows."""
+    with start_twin(TwinConfig(host=address(10)), PushTWorld) as twin:
+        before = Scheduling.current()
+        franky.Robot(twin.host, realtime_config=franky.RealtimeConfig.Ignore)
+        given = Scheduling.current()
+        before.take()
+        config = FrankaConfig(host=twin.host, realtime="ignore")
+        with FrankaArm(config, twin, twin.wait_for_motion) as arm:
+            assert Scheduling.current() == before
+            at_rest = set(os.listdir("/proc/self/task"))
+            arm.start()
+            control = set(os.listdir("/proc/self/task")) - at_rest
+            assert given in [scheduling_of(thread) for thread in control]
+            assert Scheduling.current() == before
+            arm.stop()
+        assert Scheduling.current() == before
+
+
+def scheduling_of(thread):
+    return Scheduling(os.sched_getscheduler(int(thread)), os.sched_getparam(int(thread)).sched_priority)
 
 
 def test_a_twin_ends_with_its_owner():
