@@ -71,7 +71,8 @@ class PlayConfig:
     noise: float = 0.005
     """Standard deviation of the intended position at every step [m]."""
     spread: float = 0.01
-    """Standard deviation of where the hand goes down on a thing [m]. Wide of it, play learns what a miss is like."""
+    """Standard deviation of where the hand goes down on a thing, or through it [m]. Wide of it, play learns what a miss
+    is like."""
     turn: float = 1.0
     """Most by which the hand is turned from how the expert would hold it [rad]."""
     slowest: float = 0.5
@@ -302,7 +303,8 @@ class _Player:
             case SubGoal.PUSH:
                 angle = rng.uniform(-np.pi, np.pi)
                 way = rng.uniform(0.06, 0.12) * np.array([np.cos(angle), np.sin(angle), 0.0])
-                first, last = thing - way, thing + way
+                aimed = thing + rng.normal(0.0, config.spread, 3)
+                first, last = aimed - way, aimed + way
                 self._width = CLOSED
             case SubGoal.OPEN:
                 self._width = OPEN

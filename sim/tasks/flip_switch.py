@@ -199,6 +199,10 @@ TASK = Task(
         **proprioception(),
         **fixture("switch"),
         "knob_position": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the knob"), _knob),
+        "knob_offset": Observed(
+            FieldSpec(shape=(3,), unit="m", frame="switch", about="from the fingertips' point to the knob"),
+            lambda v: _in_switch(v) - in_fixture(v, "switch", v.grasp_position),
+        ),
         "lever": Observed(
             FieldSpec(shape=(2,), unit="rad, rad/s", about="angle and speed of the lever; positive is on"),
             lambda v: np.stack([v.joint("lever"), v.joint_velocity("lever")], axis=1),
