@@ -48,7 +48,7 @@ from robots.types import Observation, Progress
 
 SUCCESS = "success"
 """Folder of the classifier, in the model's."""
-STILL = 2e-3
+STILL = 1e-3
 """Deviation of a step's change up to which an entry counts as one that never changes within an episode [normalised]."""
 BESIDE = 256
 """Sequences that are imagined together."""

@@ -39,7 +39,7 @@ CARD, WEIGHTS = "world_model.json", "world_model.safetensors"
 ASTRAY = 10.0
 """Error alone from which its pull stops growing [of `noise`]."""
 _STARTS = "starts"
-LEAST_CHANGE = 1e-2
+LEAST_CHANGE = 1e-3
 """Deviation of a step's change that an entry which never changes is given [normalised]."""
 
 
