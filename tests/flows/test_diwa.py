@@ -11,8 +11,10 @@ from flows.artifact import Artifact
 from flows.compose import compose
 from flows.pipeline import PipelineConfig, stages
 from flows.stage import run_stage
+from flows.stages.scripted import ScriptedConfig
 from robots.errors import HandoffError
 from robots.types import no_progress
+from sim.make import find_task
 
 TINY = [
     "scripted.episodes=4",
@@ -74,11 +76,17 @@ def test_dreams_that_nobody_practises_in_are_refused() -> None:
         stages(replace(compose("drawer_diwa"), finetune=None))
 
 
-def test_the_world_model_knows_all_that_the_policy_is_to_see() -> None:
-    config = compose("drawer_diwa")
+@pytest.mark.parametrize(("name", "near"), [("drawer_diwa", "slot_offset"), ("switch_diwa", "knob_offset")])
+def test_the_world_model_knows_all_that_the_policy_is_to_see(name: str, near: str) -> None:
+    config = compose(name)
     model = next(stage for stage in stages(config) if stage.name == "world_model")
     assert set(config.pretrain.policy.observation_fields) < set(model.config.fields)
-    assert model.config.fields[:3] == ("q", "dq", "slot_offset")
+    assert model.config.fields[:3] == ("q", "dq", near)
+    assert config.dreams is not None
+    assert isinstance(config.scripted, ScriptedConfig)
+    # Play, demonstrations and protocol are of one task.
+    assert config.dreams.play.task == config.scripted.task == config.protocol.task
+    assert set(model.config.fields) <= set(find_task(config.scripted.task).observations)
 
 
 def test_a_misspelt_key_of_dreams_is_named() -> None:
