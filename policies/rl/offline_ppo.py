@@ -1,8 +1,8 @@
 """RL-100's offline stage: PPO over the denoising chain on recorded states, accepted or reverted by a model's judgement.
 
-Lei et al., arXiv 2510.14830. Chains are drawn by the policy that was last accepted, at states of the data. All steps
-of a chain have the same advantage, the least Q of its chunk less V, both learned from the data alone (IQL). After every
-few updates the policy is judged by off-policy evaluation: it decides for a few steps in an ensemble of learned
+Lei et al., arXiv 2510.14830. Chains are drawn by the policy as it is, at states of the data, anew every few updates.
+All steps of a chain have the same advantage, the least Q of its chunk less V, both learned from the data alone (IQL).
+Now and then the policy is judged by off-policy evaluation: it decides for a few steps in an ensemble of learned
 dynamics, and its value is the mean of the least Q on the way. A policy that is not better by a margin is taken back.
 
 Where paper and released code differ: the code moves its reference on improvement and never takes a policy back; the
@@ -156,14 +156,16 @@ class OfflinePpo:
         for begin in range(0, config.updates, config.gate_every):
             share = begin / config.updates
             clip = PpoConfig(clip=config.clip + share * (config.last_clip - config.clip))
-            self._period(seen, min(config.gate_every, config.updates - begin), clip, draw)
+            end = min(begin + config.gate_every, config.updates)
+            for first in range(begin, end, config.redraw_every):
+                self._learn(seen, min(config.redraw_every, end - first), clip, draw)
             value = self.value(seen)
             accepted = not config.gate or value >= best + config.margin * abs(best)
             if accepted:
                 best, kept = value, self._snapshot()
             else:
                 self._restore(kept)
-            judged.append(Judgement(min(begin + config.gate_every, config.updates), value, best, accepted))
+            judged.append(Judgement(end, value, best, accepted))
             if watch is not None:
                 watch(judged[-1])
         return judged
@@ -189,8 +191,8 @@ class OfflinePpo:
             raise HandoffError("rl100: the judged value of the policy is not finite. Do critics or dynamics diverge?")
         return total / config.judged_steps
 
-    def _period(self, seen: Tensor, updates: int, clip: PpoConfig, draw: torch.Generator) -> None:
-        """Chains of the policy as it is, and some updates on them."""
+    def _learn(self, seen: Tensor, updates: int, clip: PpoConfig, draw: torch.Generator) -> None:
+        """Draws chains of the policy as it is, and makes some updates on them."""
         config, parts = self.config, self._actor.parts
         rows = seen[torch.randint(len(seen), (config.chains,), generator=draw)]
         made = self._actor.decide(rows, draw)

@@ -191,7 +191,9 @@ class OfflinePpoConfig:
     batch_size: int = 512
     """Rows, of one denoising step each."""
     chains: int = 8192
-    """Drawn anew after every look at the gate; ours. An advantage is mostly noise, so few chains teach their noise."""
+    """Of one draw; ours. An advantage is mostly noise, so few chains teach their noise."""
+    redraw_every: int = 100
+    """Updates between two draws; ours. By chains of one draw the policy moves no further than the clip lets it."""
     clip: float = 0.25
     last_clip: float = 0.05
     """To which the clip falls linearly; the fork's decay is not told, ours."""
