@@ -4,6 +4,9 @@ The teacher's sampler is deterministic, so noise and observation fix its chunk; 
 chunk in one step from that very noise. Regression on chunks drawn with other noise would collapse to their mean. The
 student starts from the teacher's weights. Its targets are worked out first, as a table, because the teacher's many
 passes cost several updates and every target serves in several of them.
+
+A teacher that has practised meets other states than its demonstrations show. Those that it met last
+(`policies.practised`) stand beside theirs.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ class DistilConfig:
         default_factory=lambda: TrainingConfig(steps=8_000, learning_rate=1e-3, decay_fraction=0.7)
     )
     targets: int = 262_144
-    """Pairs of noise and teacher's chunk in the table, spread evenly over the windows of the demonstrations."""
+    """Pairs of noise and teacher's chunk in the table, spread evenly over the windows of the demonstrations and the
+    states of practice."""
     teacher_batch: int = 1024
     """Pairs per pass of the teacher."""
 
@@ -39,13 +43,14 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
     Args:
         config: how.
         teacher: directory of a policy that samples in several steps.
-        demos: directory with the demonstrations' `store.zarr`, whose observations are used.
+        demos: directory with the demonstrations' `store.zarr`, whose observations are used, beside those that the
+            teacher met in practice.
         out: directory of the student; goes on from what a killed run left there.
         progress: told every pass of the teacher and every update.
 
     Returns:
         Metrics: steps, cpu_seconds (targets_cpu_seconds of them for the table), steps_per_s (of processor time), loss,
-        teacher_steps, targets, precision and device.
+        teacher_steps, targets, practised (states of practice), precision and device.
 
     Raises:
         HandoffError: no teacher, unusable demonstrations, a loss that is not finite, or a full disk.
@@ -56,9 +61,11 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
     from policies.diffusion import DiffusionPolicy
     from policies.imitation import normalized_windows
     from policies.load import load_module
+    from policies.practised import load_practised
     from policies.processes import check_single_process
     from policies.same_noise import TABLE, make_targets, same_noise_objective, student_of
     from policies.training import STATE, job_identity, resolve_device, resolve_precision, torch_threads, train
+    from policies.windows import with_states
 
     check_single_process("distillation")
     training = config.training
@@ -70,6 +77,9 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
             raise HandoffError(f"{teacher}: a one-step student needs a teacher that samples with DDIM.")
         data = read_demonstrations(demos, card.model)
         windows = normalized_windows(data, expert, card.model, np.arange(len(data.ends_E)))
+        practised = load_practised(teacher, expert.observation_shape)
+        if practised is not None:
+            windows = with_states(windows, practised)
         identity = job_identity(config, windows.digest() + digest_file(teacher / WEIGHTS), precision, device)
         targets = make_targets(config, expert, windows, precision, identity, out, progress)
         student = student_of(expert)
@@ -88,6 +98,7 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
         "loss": trained.loss,
         "teacher_steps": len(expert.steps),
         "targets": config.targets,
+        "practised": 0 if practised is None else len(practised),
         "precision": precision,
         "device": device.type,
     }

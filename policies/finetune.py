@@ -101,7 +101,8 @@ def finetune(
     progress: Progress,
     demos: Path | None = None,
 ) -> dict[str, Any]:
-    """Practises and writes the improved policy to `out`, with its curve (`practice.jsonl`, `practice.png`).
+    """Practises and writes the improved policy to `out`, with its curve (`practice.jsonl`, `practice.png`) and the
+    states that it met last (`policies.practised`).
 
     Args:
         config: how.
@@ -120,6 +121,7 @@ def finetune(
     """
     from policies.checkpoint import save_policy
     from policies.load import load_module
+    from policies.practised import save_practised
     from policies.training import torch_threads
 
     with torch_threads(config.threads):
@@ -137,6 +139,8 @@ def finetune(
         began = time.process_time()
         model = run.practice.finish(run.identity, out, progress)
         run.cpu_seconds += time.process_time() - began
+    # Before the policy's card, which makes the folder one.
+    save_practised(out, run.worlds.met)
     save_policy(out, replace(card, model=model), module.state_dict(), module.extra_files())
     (out / STATE).unlink(missing_ok=True)
     told = {name: run.entries[-1][name] for name in ("episodes", "success", "return")}
@@ -205,6 +209,7 @@ class _Run:
         self._seeds.used = state["seeds"]
         self.practice.load_state_dict(state["practice"])
         self.practice.load_kept(self.out)
+        self.worlds.met = state["met"]
         self.entries, self.steps, self.cpu_seconds = state["entries"], state["steps"], state["cpu_seconds"]
         # Longer work may stand before the first rollout.
         self.done, self.episodes_before = len(self.entries), int(self.entries[-1]["episodes"]) if self.entries else 0
@@ -236,6 +241,7 @@ class _Run:
             "identity": self.identity,
             "practice": self.practice.state_dict(),
             "seeds": self._seeds.used,
+            "met": self.worlds.met,
             "entries": self.entries,
             "steps": self.steps,
             "cpu_seconds": self.cpu_seconds,

@@ -167,6 +167,24 @@ class Windows:
         return digest.hexdigest()
 
 
+def with_states(windows: Windows, seen_RTO: Tensor) -> Windows:
+    """`windows` and, behind them, states that belong to no episode; for who asks for observations alone.
+
+    Args:
+        windows: of vectors, without instructions and goals.
+        seen_RTO: R normalised histories. Their chunks are zeros, and count as padded.
+    """
+    count, history = seen_RTO.shape[:2]
+    device, zeros = windows.chunk_NHA.device, windows.chunk_NHA.new_zeros(count, *windows.chunk_NHA.shape[1:])
+    rows_RT = torch.arange(count * history).view(count, history) + len(windows.observation_MO)
+    return Windows(
+        observation_MO=torch.cat([windows.observation_MO, seen_RTO.flatten(0, 1).to(device)]),
+        observation_NT=torch.cat([windows.observation_NT, rows_RT]),
+        chunk_NHA=torch.cat([windows.chunk_NHA, zeros]),
+        padded_NH=torch.cat([windows.padded_NH, torch.ones_like(zeros[..., 0], dtype=torch.bool)]),
+    )
+
+
 def future_rows(newest_B: np.ndarray, end_B: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     """(B,) rows after `newest_B` and before `end_B`, each equally likely; the last of the episode if none is later.
 

@@ -10,6 +10,7 @@ Shape suffixes: T decisions, N worlds, O observation, H horizon, A action.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.chunk_policy import ChunkPolicy
+from policies.practised import MOST
 from policies.rl.on_policy import Costs, RewardScale, Rollout, Trace
 from policies.rl.practice_config import PracticeReward
 from policies.rl.returns import chunk_reward, next_values
@@ -231,6 +233,7 @@ class ChunkWorlds:
         self.executed = 0
         """Actions executed so far, in all worlds together."""
         self._history: list[np.ndarray] = []
+        self._met: deque[Tensor] = deque(maxlen=-(-MOST // env.num_envs))
         self.begin()
 
     def begin(self) -> None:
@@ -241,6 +244,16 @@ class ChunkWorlds:
     def seen(self) -> Tensor:
         """(N, T, O) normalised."""
         return self._shown(self._history)
+
+    @property
+    def met(self) -> Tensor:
+        """(R, T, O) the newest states in which was decided, normalised."""
+        return torch.cat([*self._met]) if self._met else self.seen()[:0]
+
+    @met.setter
+    def met(self, seen_RTO: Tensor) -> None:
+        self._met.clear()
+        self._met.extend(seen_RTO.split(self.num_envs))
 
     def executed_part(self, chunk: Tensor) -> Tensor:
         """(..., H, A) to (..., D): what a world sees of a chunk."""
@@ -253,6 +266,7 @@ class ChunkWorlds:
             HandoffError: worlds that do not freeze.
         """
         newest_NO, policy = self._history[-1], self._policy
+        self._met.append(self.seen())
         chunk_NHA = policy.normalize_action.inverse(decision)
         if policy.anchor is not None:
             anchored = newest_NO[:, None, policy.anchor : policy.anchor + policy.chunk_shape[1]]

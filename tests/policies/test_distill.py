@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,12 +7,14 @@ import pytest
 import torch
 
 from policies.checkpoint import read_weights
+from policies.chunk_policy import Observed
 from policies.config import PolicyCard, TrainingConfig
 from policies.demonstrations import read_demonstrations
 from policies.diffusion import DiffusionPolicy
 from policies.distill import DistilConfig, distil
 from policies.imitation import normalized_windows
 from policies.load import load_module, load_policy
+from policies.practised import FILE, save_practised
 from policies.pretrain import PretrainConfig, pretrain
 from policies.same_noise import make_targets, same_noise_objective, student_of
 from policies.windows import Windows
@@ -101,6 +104,39 @@ def test_a_killed_distillation_ends_with_the_very_weights_it_would_have_had(
     assert len(calls) < 70
     weights, others = read_weights(student), read_weights(tmp_path)
     assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def test_a_student_answers_as_its_teacher_does_where_that_has_practised(teacher: Path, demos: Path, tmp_path: Path):
+    """Far from the demonstrations, where a student of them alone knows nothing."""
+    rng = np.random.default_rng(2)
+    seen = rng.uniform(-4.0, -2.0, (300, 2, 4)).astype(np.float32)
+    practised = tmp_path / "practised"
+    shutil.copytree(teacher, practised)
+    save_practised(practised, torch.from_numpy(seen[:200]))
+    config = replace(CONFIG, training=replace(TRAINING, steps=300), targets=3200)
+    noise = rng.standard_normal((100, 4, 2), dtype=np.float32)
+    expert, _ = load_teacher(teacher)
+    there = torch.from_numpy(seen[200:])
+    wanted = expert.sample(Observed(there), torch.from_numpy(noise))
+    errors = []
+    for folder, told in ((practised, 200), (teacher, 0)):
+        out = tmp_path / f"student-{told}"
+        out.mkdir()
+        assert distil(config, folder, demos, out, no_progress)["practised"] == told
+        own = load_teacher(out)[0].sample(Observed(there), torch.from_numpy(noise))
+        errors.append(float((own - wanted).square().mean()))
+    assert errors[0] < 0.75 * errors[1]
+
+
+def test_states_of_another_policy_are_refused(teacher: Path, demos: Path, tmp_path: Path):
+    practised = tmp_path / "practised"
+    shutil.copytree(teacher, practised)
+    save_practised(practised, torch.zeros(10, 2, 7))
+    with pytest.raises(HandoffError, match=r"states of shape \(2, 7\), expected \(2, 4\)"):
+        distil(CONFIG, practised, demos, tmp_path, no_progress)
+    (practised / FILE).write_bytes(b"cut")
+    with pytest.raises(HandoffError, match="damaged"):
+        distil(CONFIG, practised, demos, tmp_path, no_progress)
 
 
 def test_only_the_student_and_its_curve_are_left(student: Path):

@@ -17,6 +17,7 @@ from policies.finetune import CURVE, STATE, finetune
 from policies.load import load_module
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
+from policies.practised import load_practised
 from policies.rl.config import MlpSizes
 from policies.rl.practice_config import (
     BestOfNPracticeConfig,
@@ -121,6 +122,11 @@ def test_a_practised_policy_is_a_policy_that_samples_as_it_practised(policy, tmp
     assert metrics["steps"] == entries[-1]["steps"] <= 4 * 6 * 2 * 3
     assert (tmp_path / "out" / "practice.png").stat().st_size > 1000
     assert not (tmp_path / "out" / STATE).exists()
+    met = load_practised(tmp_path / "out", module.observation_shape)
+    # Of every decision in every world, the last one behind all others.
+    assert met is not None
+    assert len(met) == 4 * 6 * 3
+    assert torch.isfinite(met).all()
 
 
 @ways
@@ -135,6 +141,12 @@ def test_a_killed_practice_goes_on_behind_its_last_state(config, policy, tmp_pat
     assert [entry["rollout"] for entry in after] == [1, 2, 3, 4]
     assert after[2]["episodes"] > after[1]["episodes"]
     assert state["seeds"] >= 3
+    # What was met before is not forgotten.
+    assert len(state["met"]) == 2 * 6 * 3
+    met = load_practised(tmp_path / "out", load_module(policy)[0].observation_shape)
+    assert met is not None
+    torch.testing.assert_close(met[: len(state["met"])], state["met"])
+    assert len(met) == 4 * 6 * 3
 
 
 @ways
