@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.beds.bed import Bed
+from tests.beds.bed import Act, Bed
 
 STEP = 0.05
 """Way of one step at action 1 [m]."""
@@ -81,3 +81,15 @@ class PointReach(Bed):
         )
         stay = (~self.held & at_thing) | (self.held & at_goal)
         return np.concatenate([np.where(stay[:, None], 0.0, way / largest), hand[:, None]], axis=1)
+
+
+def shaking(bed: PointReach, noise: float, seed: int) -> Act:
+    """A person whose hand shakes: the expert, with noise of the deviation `noise` on x and y."""
+    draw = np.random.default_rng([seed, 3])
+
+    def act(_: np.ndarray) -> np.ndarray:
+        wanted = bed.expert()
+        wanted[:, :2] += noise * draw.standard_normal((bed.num_envs, 2))
+        return np.clip(wanted, -1.0, 1.0)
+
+    return act

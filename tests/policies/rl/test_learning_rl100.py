@@ -48,7 +48,7 @@ from policies.rl.practice_config import (
 )
 from robots.steps import Steps
 from tests.beds.bed import Act, rollouts, success_rate
-from tests.beds.point_reach import PointReach
+from tests.beds.point_reach import PointReach, shaking
 from tests.beds.practice import practice
 from tests.beds.race import better, runs
 
@@ -109,18 +109,6 @@ class Scores(NamedTuple):
 def see(observation: np.ndarray) -> torch.Tensor:
     """(N, 1, 7) about in [-1, 1]."""
     return torch.from_numpy(observation * WIDE)[:, None]
-
-
-def noisy(bed: PointReach, seed: int) -> Act:
-    """A person whose hand shakes."""
-    draw = np.random.default_rng([seed, 3])
-
-    def act(_: np.ndarray) -> np.ndarray:
-        wanted = bed.expert()
-        wanted[:, :2] += NOISE * draw.standard_normal((bed.num_envs, 2))
-        return np.clip(wanted, -1.0, 1.0)
-
-    return act
 
 
 def acting(policy: DiffusionPolicy, seed: int) -> Act:
@@ -258,7 +246,7 @@ def practised(policy: DiffusionPolicy, seed: int) -> DiffusionPolicy:
 def scored(seed: int) -> Scores:
     """The whole of it, and what it is compared with."""
     bed = PointReach(10, seed)
-    shown = decisions(rollouts(bed, noisy(bed, seed), DEMONSTRATIONS, demo=True))
+    shown = decisions(rollouts(bed, shaking(bed, NOISE, seed), DEMONSTRATIONS, demo=True))
     policy = imitating(shown, seed)
     judges = Judges.of(shown, seed)
     gated, free = (worst(judges, policy, replace(HASTY, gate=gate), seed) for gate in (True, False))
