@@ -13,14 +13,19 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from policies.config import TrainingConfig
+from policies.policy_config import PolicyConfig
 from robots.config import config
 from robots.errors import HandoffError
 from robots.types import Progress
+
+if TYPE_CHECKING:
+    from policies.diffusion import DiffusionPolicy
+    from policies.windows import Windows
 
 
 @config
@@ -57,15 +62,11 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
     """
     from policies.checkpoint import WEIGHTS, digest_file, save_policy
     from policies.curve import draw_curve
-    from policies.demonstrations import read_demonstrations
     from policies.diffusion import DiffusionPolicy
-    from policies.imitation import normalized_windows
     from policies.load import load_module
-    from policies.practised import load_practised
     from policies.processes import check_single_process
     from policies.same_noise import TABLE, make_targets, same_noise_objective, student_of
     from policies.training import STATE, job_identity, resolve_device, resolve_precision, torch_threads, train
-    from policies.windows import with_states
 
     check_single_process("distillation")
     training = config.training
@@ -75,11 +76,7 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
         expert, card = load_module(teacher, device=device.type)
         if not isinstance(expert, DiffusionPolicy) or expert.config.objective != "diffusion":
             raise HandoffError(f"{teacher}: a one-step student needs a teacher that samples with DDIM.")
-        data = read_demonstrations(demos, card.model)
-        windows = normalized_windows(data, expert, card.model, np.arange(len(data.ends_E)))
-        practised = load_practised(teacher, expert.observation_shape)
-        if practised is not None:
-            windows = with_states(windows, practised)
+        windows, practised = _states(teacher, expert, card.model, demos)
         identity = job_identity(config, windows.digest() + digest_file(teacher / WEIGHTS), precision, device)
         targets = make_targets(config, expert, windows, precision, identity, out, progress)
         student = student_of(expert)
@@ -98,7 +95,22 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
         "loss": trained.loss,
         "teacher_steps": len(expert.steps),
         "targets": config.targets,
-        "practised": 0 if practised is None else len(practised),
+        "practised": practised,
         "precision": precision,
         "device": device.type,
     }
+
+
+def _states(teacher: Path, expert: DiffusionPolicy, model: PolicyConfig, demos: Path) -> tuple[Windows, int]:
+    """Windows of the demonstrations, then the states that the teacher met in practice; and how many those are."""
+    from policies.demonstrations import read_demonstrations
+    from policies.imitation import normalized_windows
+    from policies.practised import load_practised
+    from policies.windows import with_states
+
+    data = read_demonstrations(demos, model)
+    windows = normalized_windows(data, expert, model, np.arange(len(data.ends_E)))
+    practised = load_practised(teacher, expert.observation_shape)
+    if practised is None:
+        return windows, 0
+    return with_states(windows, practised), len(practised)
