@@ -71,8 +71,7 @@ class PlayConfig:
     noise: float = 0.005
     """Standard deviation of the intended position at every step [m]."""
     spread: float = 0.01
-    """Standard deviation of where the hand goes down on a thing, or through it [m]. Wide of it, play learns what a miss
-    is like."""
+    """Standard deviation of where the hand goes down on a thing, or through it [m]. Wide of it, play shows misses."""
     turn: float = 1.0
     """Most by which the hand is turned from how the expert would hold it [rad]."""
     slowest: float = 0.5
