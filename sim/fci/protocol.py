@@ -1,9 +1,9 @@
 """The Franka control interface on the wire, protocol 10: message layouts, ids, status codes, modes and error bits.
 
 Everything is little-endian and packed. The robot listens on TCP port 1337 for commands; states and motion commands
-travel as UDP datagrams between the robot and the port that the client names when it connects. The layouts were written
-from the documented behaviour of libfranka 0.18+ and confirmed by running its clients unmodified (franky 2.0.0,
-pylibfranka 0.21). The gripper service (TCP port 1338) is not part of the twin.
+travel as UDP datagrams between the robot and the port that the client names when it connects. The hand is a service of
+its own, on TCP port 1338 with states by UDP. The layouts were written from the documented behaviour of libfranka 0.18+
+and confirmed by running its clients unmodified (franky 2.0.0, the arm's also with pylibfranka 0.21).
 """
 
 from __future__ import annotations
@@ -211,3 +211,53 @@ COMMAND = np.dtype(
 def response(command: int, command_id: int, status: int, payload: bytes = b"") -> bytes:
     """Frames the answer to one request: header, status byte, payload."""
     return HEADER.pack(command, command_id, HEADER.size + 1 + len(payload)) + bytes([status]) + payload
+
+
+HAND_VERSION = 3
+"""The version of the hand's service: libfranka >= 0.7.1."""
+
+HAND_PORT = 1338
+"""TCP port of the hand; the clients have it built in."""
+
+
+class HandCommand(IntEnum):
+    """TCP requests to the hand; an action (`HOMING`, `GRASP`, `MOVE`) is answered when it ends."""
+
+    CONNECT = 0
+    HOMING = 1
+    GRASP = 2
+    MOVE = 3
+    STOP = 4
+
+
+class HandStatus(IntEnum):
+    """Answers of the hand; to `CONNECT`, 0 is the version the client named and 1 another one."""
+
+    SUCCESS = 0
+    FAIL = 1
+    UNSUCCESSFUL = 2
+    ABORTED = 3
+
+
+HAND_HEADER = struct.Struct("<HII")
+"""Every TCP message of the hand's: command, command id (the client's counter), size of the whole message [bytes]."""
+
+HAND_PAYLOAD: dict[HandCommand, struct.Struct] = {
+    HandCommand.CONNECT: struct.Struct("<HH"),
+    HandCommand.HOMING: struct.Struct("<"),
+    HandCommand.GRASP: struct.Struct("<5d"),
+    HandCommand.MOVE: struct.Struct("<2d"),
+    HandCommand.STOP: struct.Struct("<"),
+}
+"""What follows the header: version, UDP port | nothing | opening, deviations allowed below and above it, speed, force
+| opening, speed | nothing; SI units."""
+
+HAND_STATE = struct.Struct("<Idd?H")
+"""The hand's state datagram, 23 bytes: message id, opening [m], largest opening [m], whether it has grasped,
+temperature [degrees C]."""
+
+
+def hand_response(command: int, command_id: int, status: int, payload: bytes = b"") -> bytes:
+    """Frames the hand's answer to one request: header, status in two bytes, payload."""
+    body = status.to_bytes(2, "little") + payload
+    return HAND_HEADER.pack(command, command_id, HAND_HEADER.size + len(body)) + body

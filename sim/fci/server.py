@@ -6,11 +6,15 @@ robot streams states at 1 kHz with the world frozen, and when a motion begins it
 arrives. The robot's clock (`message_id`) counts both these states and the ticks; the twin's own clock counts ticks.
 
 Real clock. One tick per millisecond of wall time; after a stall the clock slips instead of sending a burst.
+
+A world with a hand has a second service beside the arm's (`sim.fci.hand`). Its fingers move in the same ticks; its
+states go out by the wall clock in either clock and show the fingers as they are.
 """
 
 from __future__ import annotations
 
 import select
+import socket
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,6 +25,7 @@ from robots.errors import HandoffError
 from sim.fci import commands
 from sim.fci.checks import PERIOD
 from sim.fci.control_unit import ControlUnit
+from sim.fci.hand import HandServer
 from sim.fci.link import Link
 from sim.fci.protocol import STATE, ErrorBit, MoveStatus
 from sim.fci.state import StateWriter
@@ -37,19 +42,28 @@ class Server:
     """Serves one world over the FCI, driven through a pipe by the process that owns it."""
 
     def __init__(
-        self, link: Link, world: World, pipe: Connection, *, lockstep: bool, patience: float, log: int
+        self,
+        link: Link,
+        world: World,
+        hand: HandServer | None,
+        pipe: Connection,
+        *,
+        lockstep: bool,
+        patience: float,
+        log: int,
     ) -> None:
         """Prepares to serve; `run` does it.
 
         Args:
             link: where the client will call.
             world: what is served.
+            hand: serves the world's hand; None when the world has none.
             pipe: receives (number, request, arguments...) and returns (number, whether it succeeded, result or reason).
             lockstep: the clock.
             patience: wall time until a command counts as lost, lockstep only [s].
             log: ticks of motion that `recorded` keeps.
         """
-        self.link, self.world, self.pipe = link, world, pipe
+        self.link, self.world, self.hand, self.pipe = link, world, hand, pipe
         self.unit = ControlUnit(world)
         self.state = StateWriter(self.unit)
         self.lockstep, self.patience = lockstep, patience
@@ -66,6 +80,8 @@ class Server:
         self._stale = True
         self._question = self._grant_question = self._await_question = 0
         self._awaiting_until = 0.0
+        self._hand_question = self._hand_count = 0
+        self._hand_awaited_until = 0.0
         self._motion_began = 0.0
         self._closed = False
 
@@ -75,7 +91,7 @@ class Server:
         poll.register(self.pipe, select.POLLIN)
         registered: set[int] = set()
         while not self._closed:
-            wanted = {sock.fileno() for sock in self.link.sockets()}
+            wanted = {sock.fileno() for sock in self._sockets()}
             if wanted != registered:
                 for number in registered - wanted:
                     poll.unregister(number)
@@ -86,6 +102,14 @@ class Server:
                 self._wait()
             if poll.poll(0):
                 self._serve_events()
+            if self.hand is not None:
+                self._serve_hand(self.hand)
+
+    def _sockets(self) -> list[socket.socket]:
+        """What to wait on for TCP events."""
+        if self.hand is None:
+            return self.link.sockets()
+        return [*self.link.sockets(), *self.hand.link.sockets()]
 
     # Time.
 
@@ -132,10 +156,11 @@ class Server:
         self._answer_await()
         if self._stale and self.lockstep:
             self._refresh()
-        waiting_on = [self.pipe, *self.link.sockets()]
+        waiting_on = [self.pipe, *self._sockets()]
         if self._inviting():
             waiting_on.append(self.link.udp_socket())
-        select.select(waiting_on, [], [], max(0.0, self._next_send - time.perf_counter()))
+        until = self._next_send if self.hand is None else min(self._next_send, self.hand.due)
+        select.select(waiting_on, [], [], max(0.0, until - time.perf_counter()))
 
     def _invite_first_command(self, now: float) -> bool:
         """Sends states until the client, busy switching to the new mode, has answered one. The world waits."""
@@ -175,6 +200,8 @@ class Server:
             self._log[self._logged % len(self._log)] = self.state.record[0]
             self._logged += 1
         unit.cycle(command)
+        if self.hand is not None:
+            self.hand.tick()
         self.ticks += 1
         self._stale = True
         if moving:
@@ -195,8 +222,11 @@ class Server:
             received = self.link.receive(min(left, 0.05))
             if received == self._message_id or (beginning and received is not None):
                 return self.link.command
-            if received is None and self.lockstep and select.select(self.link.sockets(), [], [], 0.0)[0]:
-                self._serve_requests()
+            if received is None and self.lockstep:
+                if self.hand is not None:
+                    self._serve_hand(self.hand)
+                if select.select(self._sockets(), [], [], 0.0)[0]:
+                    self._serve_requests()
                 if not self.unit.moving:
                     return None
         return None
@@ -254,6 +284,8 @@ class Server:
             self._serve_owner(*request)
 
     def _serve_requests(self) -> None:
+        if self.hand is not None:
+            self.hand.serve_requests()
         for request in self.link.requests():
             was_moving = self.unit.moving
             commands.handle(request, self.unit, self.link, self._show)
@@ -271,6 +303,15 @@ class Server:
             self.unit.replies.clear()
             self._after_change()
 
+    def _serve_hand(self, hand: HandServer) -> None:
+        """Sends its states, and tells an owner that waits for an action whether it has come."""
+        now = time.perf_counter()
+        hand.stream(now)
+        actions = hand.unit.actions
+        if self._hand_awaited_until and (actions >= self._hand_count or now > self._hand_awaited_until):
+            self._hand_awaited_until = 0.0
+            self._reply(actions, self._hand_question)
+
     def _serve_owner(self, what: str, *arguments: Any) -> None:
         match what:
             case "grant":
@@ -284,6 +325,12 @@ class Server:
                 self._awaiting_until = time.perf_counter() + arguments[0]
                 self._await_question = self._question
                 self._answer_await()
+            case "await_hand":
+                if self.hand is None:
+                    self._refuse("twin: this world's arm carries no hand.")
+                    return
+                self._hand_question, self._hand_count = self._question, arguments[0]
+                self._hand_awaited_until = time.perf_counter() + arguments[1]
             case "call":
                 self._call(*arguments)
             case "user_stop":
@@ -297,19 +344,25 @@ class Server:
                 self._reply(np.roll(self._log, -self._logged)[len(self._log) - kept :] if kept else self._log[:0])
 
     def _call(self, name: str, arguments: tuple) -> None:
-        q = self.world.q.copy()
+        q, hand = self.world.q.copy(), self.hand
+        opening = 0.0 if hand is None else hand.hand.width
         try:
             result = getattr(self.world, name)(*arguments)
         except (HandoffError, AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
-            self.pipe.send((self._question, False, f"twin: {name}{arguments!r} of the world failed: {error}"))
+            self._refuse(f"twin: {name}{arguments!r} of the world failed: {error}")
             return
         if not self.unit.moving and not np.array_equal(q, self.world.q):
             self.unit.rest()
+        if hand is not None and hand.hand.width != opening:
+            hand.rest()
         self._stale = True
         self._reply(result)
 
     def _reply(self, result: Any, question: int | None = None) -> None:
         self.pipe.send((self._question if question is None else question, True, result))
+
+    def _refuse(self, reason: str) -> None:
+        self.pipe.send((self._question, False, reason))
 
     def _stats(self) -> dict[str, float]:
         wall = self.profile["motion_s"]

@@ -27,7 +27,7 @@ class TwinConfig:
     """Where and how a twin runs."""
 
     host: str = "127.0.0.1"
-    """Its address; several twins live side by side on 127.0.0.x. The FCI fixes the port: 1337."""
+    """Its address; several twins live side by side on 127.0.0.x. The FCI fixes the ports: 1337, the hand's 1338."""
     clock: Literal["lockstep", "real"] = "lockstep"
     """`lockstep`: time passes only as granted, deterministically; `real`: 1 kHz of wall time."""
     patience: float = 1.0
@@ -92,6 +92,30 @@ class Twin:
         if not self._ask("await_motion", timeout):
             raise HandoffError(f"twin {self.host}: no motion began within {timeout} s. Did the client's move() fail?")
 
+    def wait_for_hand(self, count: int, timeout: float = 5.0) -> None:
+        """Waits until the hand has been asked for `count` actions since the start; no world time passes.
+
+        Moves, grasps and homings count, refused ones too. Call it after every asynchronous one, before `advance`:
+        otherwise granted time may pass before the hand has heard of it.
+
+        Raises:
+            HandoffError: fewer within `timeout` [s] of wall time, or the arm carries no hand.
+        """
+        actions = self._ask("await_hand", count, timeout)
+        if actions < count:
+            raise HandoffError(
+                f"twin {self.host}: the hand was asked for {actions} actions within {timeout} s, expected {count}. "
+                "Did the client's move() or grasp() fail?"
+            )
+
+    def hand_actions(self) -> int:
+        """Moves, grasps and homings that the hand was asked for since the start, refused ones too.
+
+        Raises:
+            HandoffError: the arm carries no hand.
+        """
+        return self._ask("await_hand", 0, 0.0)
+
     def call(self, name: str, *arguments: Any) -> Any:
         """Calls a method of the world between two ticks and returns its (picklable) result.
 
@@ -143,7 +167,7 @@ def start_twin(settings: TwinConfig, make_world: Callable[[], World]) -> Iterato
         make_world: builds the world in that process; must be picklable (a module's function or a `functools.partial`).
 
     Raises:
-        HandoffError: the port is in use, the world cannot be built, or the process died.
+        HandoffError: a port is in use, the world cannot be built, or the process died.
     """
     context = multiprocessing.get_context("spawn")
     pipe, far_end = context.Pipe()
@@ -185,6 +209,7 @@ def _obituary(process: BaseProcess) -> str:
 
 def _serve(settings: TwinConfig, make_world: Callable[[], World], pipe: Connection) -> None:
     """The twin's process."""
+    from sim.fci.hand import HandServer
     from sim.fci.link import Link
     from sim.fci.server import Server
 
@@ -194,9 +219,12 @@ def _serve(settings: TwinConfig, make_world: Callable[[], World], pipe: Connecti
         os.sched_setaffinity(0, {settings.cpu})
     try:
         link = Link(settings.host)
+        world = make_world()
+        hand = None if world.hand is None else HandServer(settings.host, world.hand)
         server = Server(
             link,
-            make_world(),
+            world,
+            hand,
             pipe,
             lockstep=settings.clock == "lockstep",
             patience=settings.patience,
@@ -205,6 +233,8 @@ def _serve(settings: TwinConfig, make_world: Callable[[], World], pipe: Connecti
         pipe.send((0, True, "ready"))
         server.run()
         link.close()
+        if hand is not None:
+            hand.close()
     except HandoffError as error:
         pipe.send((0, False, str(error)))
         raise SystemExit(1) from None

@@ -1,10 +1,26 @@
-"""What the FCI twin needs from a simulated arm."""
+"""What the FCI twin needs from a simulated arm, and from the hand it may carry."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 import numpy as np
+
+
+class Hand(Protocol):
+    """Two fingers that move in step along one axis; the world's `step` advances them."""
+
+    @property
+    def width(self) -> float:
+        """Measured opening between the fingertips [m]."""
+        ...
+
+    def press(self, target: float, force: float) -> None:
+        """The fingers' servo goes for the opening `target` [m], each finger pressing with at most `force` [N].
+
+        Holds from the next step on. A target beyond the travel, a negative opening too, is how the servo presses.
+        """
+        ...
 
 
 class World(Protocol):
@@ -22,6 +38,11 @@ class World(Protocol):
     """(3, 3) its inertia about the centre of mass, flange axes [kg m^2]."""
     flange_T_ee: np.ndarray
     """(4, 4) end-effector frame in the flange frame [m]."""
+
+    @property
+    def hand(self) -> Hand | None:
+        """The hand, one and the same object as long as the world lives; None: the arm carries another tool."""
+        ...
 
     @property
     def time(self) -> float:
