@@ -239,7 +239,7 @@ def run_overseen(
                 policy.contract,
                 shown.observe,
                 session.loop,
-                plane=shown.plane,
+                space=shown.plane,
                 flange_T_ee=arm.flange_T_ee,
                 seed=seed,
                 stop=lambda: scene.coverage > SUCCESS_COVERAGE,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policies.policy_config import PolicyConfig, TokenVlaConfig, VlaConfig
-from robots.actions import PD_TARGET
+from robots.actions import PD_TARGET, CartesianDelta
 from robots.config import config
 from robots.contract import CONTRACT_KEY, Contract
 from robots.durable import explain_write_errors, write_atomically
@@ -41,6 +41,9 @@ class ExportConfig:
 
     action_interface: str = PD_TARGET
     """What an action means to the controller; `robots.actions` lists the known ones."""
+    steps: CartesianDelta | None = None
+    """What a step of `cartesian_delta` is. None: nobody says, and no controller can take one; a pipeline fills in those
+    of its simulated task."""
     opset: int = 21
     """ONNX operator set of the graph."""
     golden: int = 512
@@ -84,7 +87,12 @@ def export(
     module, card = load_module(policy)
     check_exportable(card.model)
     contract = contract_of(
-        card, config.action_interface, module.sampler, policy=policy_digest, training_data=demos_digest
+        card,
+        config.action_interface,
+        module.sampler,
+        policy=policy_digest,
+        training_data=demos_digest,
+        steps=config.steps,
     )
     model = to_onnx(module, config.opset)
     progress(1, 3, "graph")
@@ -202,7 +210,15 @@ def golden_examples(config: ExportConfig, module: ChunkPolicy, card: PolicyCard,
     }
 
 
-def contract_of(card: PolicyCard, action_interface: str, sampler: str, *, policy: str, training_data: str) -> Contract:
+def contract_of(
+    card: PolicyCard,
+    action_interface: str,
+    sampler: str,
+    *,
+    policy: str,
+    training_data: str,
+    steps: CartesianDelta | None = None,
+) -> Contract:
     """The contract of a saved policy.
 
     Args:
@@ -211,6 +227,7 @@ def contract_of(card: PolicyCard, action_interface: str, sampler: str, *, policy
         sampler: name and steps.
         policy: digest of the policy.
         training_data: digest of the demonstrations; empty where it is not known.
+        steps: what a step of `cartesian_delta` is.
     """
     return Contract(
         task=card.task,
@@ -226,6 +243,7 @@ def contract_of(card: PolicyCard, action_interface: str, sampler: str, *, policy
         policy=policy,
         sensors=card.sensors,
         instruction=isinstance(card.model, VlaConfig | TokenVlaConfig),
+        steps=steps,
     )
 
 

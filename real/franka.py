@@ -46,8 +46,8 @@ class FrankaConfig:
     """External joint torque that makes the robot stop [Nm]; half of it counts as contact."""
     collision_force: Vector6 = (50.0, 50.0, 50.0, 15.0, 15.0, 15.0)
     """External force x, y, z [N] and moment [Nm] that make the robot stop; half of them count as contact."""
-    pusher_length: float = 0.120
-    """Flange to tip [m]; the end effector frame is the flange moved along its z."""
+    tool_length: float = 0.120
+    """Flange to the tool's tip [m], by default the pusher's; the end effector frame is the flange moved along its z."""
     load_mass: float = 0.0
     """Payload beyond the end effector configured in Desk [kg]."""
     load_com: Vector3 = (0.0, 0.0, 0.0)
@@ -81,7 +81,7 @@ class FrankaArm:
         self._await_motion = await_motion
         self.clock: Clock = WallClock(lambda: self._robot.state.time.to_sec()) if clock is None else clock
         self.flange_T_ee = np.eye(4)
-        self.flange_T_ee[2, 3] = config.pusher_length
+        self.flange_T_ee[2, 3] = config.tool_length
         self.recorder: FlightRecorder | None = None
         self._robot: Any = None
         self._control_scheduling: Scheduling | None = None

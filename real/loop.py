@@ -18,11 +18,12 @@ import numpy as np
 
 from real.arm import Arm, ArmState
 from real.governor import GovernorConfig, ReferenceGovernor
+from real.hand import Hand, HandTarget
 from real.joint_guard import JointGuardConfig, check_joints, joint_velocity, velocity_bounds
 from real.oversight import Oversight
-from real.plane import Plane
 from real.schedule import ChunkSchedule, Freshness, ObservationHistory, Watchdog, WatchdogConfig
-from robots.actions import AgentReference, Motion, agent_dynamics
+from real.space import Space
+from robots.actions import Motion
 from robots.config import config
 from robots.contract import Contract
 from robots.errors import HandoffError
@@ -83,9 +84,10 @@ def run_episode(
     observe: Callable[[ArmState], Observation],
     config: LoopConfig,
     *,
-    plane: Plane,
+    space: Space,
     flange_T_ee: np.ndarray,
     seed: int,
+    hand: Hand | None = None,
     stop: Callable[[], bool] = lambda: False,
     record: EpisodeRecord | None = None,
     progress: Progress = no_progress,
@@ -94,15 +96,17 @@ def run_episode(
     """Runs one episode; the arm is at rest, out of control, when this returns or raises.
 
     Args:
-        arm: connected, idle, with its pusher upright on the plane.
+        arm: connected, idle, where an episode begins.
         clock: the robot's.
         policy: a pure function of observation and noise.
         contract: of the policy.
-        observe: the contract's observation fields, and more to be recorded, given the arm's state.
+        observe: the contract's observation fields but those that `space` and `hand` tell, and more to be recorded,
+            given the arm's state.
         config: rates and limits.
-        plane: where the board lies.
-        flange_T_ee: (4, 4) the pusher's tip in the flange frame [m].
+        space: in which the policy's actions are understood.
+        flange_T_ee: (4, 4) the end effector in the flange frame [m].
         seed: of the policy's noise.
+        hand: that the last entry of an action tells how far to open; None: no entry does.
         stop: asked at every policy step.
         record: filled while the episode runs; pass one to keep what a fault interrupts.
         progress: told the policy steps done.
@@ -110,13 +114,18 @@ def run_episode(
 
     Raises:
         SafetyError: a limit, the watchdog or the robot ended the episode.
-        HandoffError: an observation that does not fit the contract, a lost connection.
+        HandoffError: an observation, a space or a hand that does not fit the contract, a lost connection.
     """
+    if space.interface != contract.action_interface:
+        raise HandoffError(
+            f"contract: actions of {contract.task} are '{contract.action_interface}', the loop's space is one of "
+            f"'{space.interface}'."
+        )
     record = EpisodeRecord() if record is None else record
     executor = ThreadPoolExecutor(1, thread_name_prefix="policy")
     try:
         arm.start()
-        settings = (config, plane, flange_T_ee, seed, record, executor, oversight)
+        settings = (config, space, flange_T_ee, seed, hand, record, executor, oversight)
         episode = _Episode(arm, clock, policy, contract, observe, *settings)
         for step in range(config.max_steps):
             episode.while_held()
@@ -146,24 +155,26 @@ class _Episode:
         contract: Contract,
         observe: Callable[[ArmState], Observation],
         config: LoopConfig,
-        plane: Plane,
+        space: Space,
         flange_T_ee: np.ndarray,
         seed: int,
+        hand: Hand | None,
         record: EpisodeRecord,
         executor: ThreadPoolExecutor,
         oversight: Oversight | None,
     ) -> None:
         self.arm, self.clock, self.policy, self.contract, self.observe = arm, clock, policy, contract, observe
-        self.config, self.plane, self.flange_T_ee, self.seed, self.record = config, plane, flange_T_ee, seed, record
+        self.config, self.space, self.flange_T_ee, self.seed, self.record = config, space, flange_T_ee, seed, record
         self.executor, self.oversight = executor, oversight
         self.period = 1.0 / config.stream_hz
         self.ticks = _ticks_per_step(config.stream_hz, contract.rate_hz)
         self.state = arm.state()
         self.now = clock.now()
         record.begin = record.end = self.state.time
-        start = plane.position(self.state.base_T_ee)
+        start = space.position(self.state.base_T_ee)
         self.governor = ReferenceGovernor(config.governor, self.period, start)
-        self.reference = AgentReference(start, agent_dynamics(contract.action_interface))
+        self.reference = space.reference(start)
+        self.hand = None if hand is None else HandTarget(hand, 1.0 / contract.rate_hz)
         self.schedule = ChunkSchedule(contract)
         self.history = ObservationHistory(contract.n_obs_steps)
         self.watchdog = Watchdog(config.watchdog, 1.0 / contract.rate_hz)
@@ -195,7 +206,7 @@ class _Episode:
 
     def policy_step(self, step: int, stop: Callable[[], bool]) -> bool:
         """Observes, infers and hands over the due action; False when the episode is over."""
-        observation = self.observe(self.state)
+        observation = {**self._own(), **self.observe(self.state)}
         self.record.stopped = stop()
         over = self.record.stopped or self.held_out or (self.oversight is not None and self.oversight.over)
         self.tell(solved=self.record.stopped, last=over)
@@ -225,18 +236,17 @@ class _Episode:
         self.tick += 1
         q, joints = self.state.q, self.config.joints
         if self.tick % GEOMETRY_TICKS == 1:
-            self.dq_per_speed = joint_velocity(q, self.plane.velocity_axes(), self.flange_T_ee)
+            self.dq_per_speed = joint_velocity(q, self.space.velocity_axes(), self.flange_T_ee)
             self.bounds = velocity_bounds(joints, q, self.dq_per_speed)
-        measured = self.plane.position(self.state.base_T_ee)
+        measured = self.space.position(self.state.base_T_ee)
         if self.oversight is not None and self.oversight.still:
             asked = self.streamed = self.governor.brake(measured, self.bounds)
-            dynamics = agent_dynamics(self.contract.action_interface)
-            self.reference = AgentReference(asked.position, dynamics, self.tick * self.period)
+            self.reference = self.space.reference(asked.position, self.tick * self.period)
         else:
             asked = self.reference.sample(self.tick * self.period)
             self.streamed = self.governor.step(asked, measured, self.bounds)
         check_joints(joints, q, self.dq_per_speed @ self.streamed.velocity)
-        target = self.plane.target(self.streamed)
+        target = self.space.target(self.streamed)
         self.arm.set_target(target)
         self.now = self.clock.advance(self.period)
         self.state = self.arm.state()
@@ -247,7 +257,7 @@ class _Episode:
             "position": self.streamed.position,
             "velocity": self.streamed.velocity,
             "asked": asked.position,
-            "measured": self.plane.position(self.state.base_T_ee),
+            "measured": self.space.position(self.state.base_T_ee),
         }
         for name, value in row.items():
             self.record.reference.setdefault(name, []).append(value)
@@ -297,10 +307,20 @@ class _Episode:
             }
             self.untold = (self._shown(observation, batch=True), said)
         if executed is not None:
-            self.reference.push(self.governor.clamp(executed))
+            measured = self.space.position(self.state.base_T_ee)
+            target = self.space.asked(executed, self.reference.target, measured)
+            self.reference.push(self.governor.clamp(target))
             self.watchdog.feed(self.now)
-        target = self.reference.target
-        return {"action": target, "action_proposed": target if proposed is None else proposed, **words}
+            if self.hand is not None:
+                self.hand.take(float(executed[-1]))
+        taken = self.space.taken(executed, self.reference.target)
+        return {"action": taken, "action_proposed": taken if proposed is None else proposed, **words}
+
+    def _own(self) -> Observation:
+        """What the policy sees of what the arm and its hand know of themselves."""
+        own = self.space.shown(self.state, self.reference.target)
+        own |= {} if self.hand is None else self.hand.shown()
+        return {name: value for name, value in own.items() if name in self.contract.observation}
 
     def _shown(self, observation: Observation, batch: bool = False) -> Observation:
         """What a person's side is shown: the observation and the arm's own state."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from real.arm import PoseTarget
-from robots.actions import Motion
+from real.arm import ArmState, PoseTarget
+from robots.actions import PD_TARGET, AgentReference, Motion, agent_dynamics
 from robots.config import config
 from robots.errors import HandoffError
+from robots.types import Observation
 
 
 @config
@@ -27,7 +28,10 @@ class PlaneConfig:
 
 
 class Plane:
-    """Rigid mapping between the board and the base frame."""
+    """Rigid mapping between the board and the base frame. Implements `real.space.Space` for the interface `pd_target`:
+    an action is a target on the board."""
+
+    interface = PD_TARGET
 
     def __init__(self, config: PlaneConfig) -> None:
         """Raises HandoffError when the axes are no orthonormal frame or the tool's x does not lie in the board."""
@@ -65,3 +69,19 @@ class Plane:
     def position(self, base_T_ee: np.ndarray) -> np.ndarray:
         """(2,) [m], board, of the end effector at `base_T_ee` (4, 4)."""
         return self._axes @ (base_T_ee[:3, 3] - self._origin)
+
+    def reference(self, position: np.ndarray, time: float = 0.0) -> AgentReference:
+        """See `Space`."""
+        return AgentReference(position, agent_dynamics(self.interface), time)
+
+    def asked(self, action: np.ndarray, target: np.ndarray, measured: np.ndarray) -> np.ndarray:
+        """See `Space`: it is the target."""
+        return action
+
+    def taken(self, action: np.ndarray | None, target: np.ndarray) -> np.ndarray:
+        """See `Space`."""
+        return target
+
+    def shown(self, state: ArmState, target: np.ndarray) -> Observation:
+        """See `Space`: who observes the board tells where the pusher is, too."""
+        return {}

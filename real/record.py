@@ -55,6 +55,7 @@ def deploy_schema(
     frame: str = "board",
     *,
     overseen: bool = False,
+    coordinates: int | None = None,
 ) -> EpisodeSchema:
     """Streams of a deployed episode.
 
@@ -63,26 +64,32 @@ def deploy_schema(
             and `action_proposed` as the policy gave it.
         extra: what else `observe` returns at every policy step.
         stream_hz: rate of the stream `reference`. The stream `robot` has 1000 Hz.
-        frame: of the plane that positions are expressed in.
+        frame: that positions are expressed in.
         overseen: a person watches; their interventions become fields of the stream `policy`.
+        coordinates: D of the space in which steps move the target of a hand (`real.space`); None: a pusher on a board,
+            whose actions are targets.
     """
+    what, tool = ("target", "pusher") if coordinates is None else ("step", "hand")
+    shape = contract.action.shape if coordinates is None else (coordinates,)
     executed = FieldSpec(
-        shape=contract.action.shape, unit=contract.action.unit, frame=contract.action.frame, about="target as executed"
+        shape=contract.action.shape, unit=contract.action.unit, frame=contract.action.frame, about=f"{what} as executed"
     )
     proposed = FieldSpec(
         shape=contract.action.shape,
         unit=contract.action.unit,
         frame=contract.action.frame,
-        about="target as the policy gave it",
+        about=f"{what} as the policy gave it",
     )
     policy = {**contract.observation, **extra, "action": executed, "action_proposed": proposed}
     policy |= PERSON if overseen else {}
     reference = {
-        name: FieldSpec(shape=contract.action.shape, unit=unit, frame=frame, about=about)
+        name: FieldSpec(shape=shape, unit=unit, frame=frame, about=about.replace("pusher", tool))
         for name, (unit, about) in _REFERENCE_MEANING.items()
     }
     robot = {
-        name: FieldSpec(shape=ROBOT_FIELDS[name], dtype="float64", unit=unit, frame=frame_, about=about)
+        name: FieldSpec(
+            shape=ROBOT_FIELDS[name], dtype="float64", unit=unit, frame=frame_, about=about.replace("pusher", tool)
+        )
         for name, (unit, frame_, about) in _ROBOT_MEANING.items()
     }
     return EpisodeSchema(
@@ -127,7 +134,7 @@ def tracking_figures(record: EpisodeRecord, robot: Mapping[str, np.ndarray]) -> 
 
     Returns:
         `tracking_rms_m` and `tracking_max_m` (streamed against measured), `governor_max_m` (asked against streamed),
-        `peak_speed_m_s` of the pusher, `peak_joint_speed_rad_s`, `peak_tau_ext_nm`, `min_success_rate`.
+        `peak_speed_m_s` of the end effector, `peak_joint_speed_rad_s`, `peak_tau_ext_nm`, `min_success_rate`.
     """
     position, measured, asked = (np.stack(record.reference[name]) for name in ("position", "measured", "asked"))
     error = np.linalg.norm(position - measured, axis=1)

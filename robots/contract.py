@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import field
 
+from robots.actions import CartesianDelta
 from robots.config import config, to_plain, validate
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
@@ -40,6 +41,9 @@ class Contract:
     """Cameras and point clouds of one step; contracts from before there were any have none."""
     instruction: bool = False
     """Whether the policy reads what it is to do."""
+    steps: CartesianDelta | None = None
+    """What a step of the interface `cartesian_delta` is, and how far they lead; contracts from before it was told, and
+    those of other interfaces, have none."""
 
     @property
     def observation_size(self) -> int:

@@ -137,6 +137,16 @@ def rotation_vector(rotation: np.ndarray) -> np.ndarray:
     return angle * column / np.linalg.norm(column)
 
 
+def rotation_matrix(vector: np.ndarray) -> np.ndarray:
+    """(3, 3) rotation matrix of axis times angle `vector` (3,) [rad] (Rodrigues 1840)."""
+    angle = float(np.linalg.norm(vector))
+    x, y, z = vector
+    skew = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    if angle < 1e-9:
+        return np.eye(3) + skew
+    return np.eye(3) + np.sin(angle) / angle * skew + (1.0 - np.cos(angle)) / angle**2 * skew @ skew
+
+
 def inverse_kinematics(
     target: np.ndarray,
     q_seed: np.ndarray,

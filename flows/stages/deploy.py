@@ -112,7 +112,7 @@ def run_start(
             policy.contract,
             scene.observe,
             config.loop,
-            plane=scene.plane,
+            space=scene.plane,
             flange_T_ee=arm.flange_T_ee,
             seed=seed,
             stop=lambda: scene.coverage > SUCCESS_COVERAGE,

@@ -43,3 +43,37 @@ def save_policy(path, *, scale=0.01, with_contract=True, horizon=16, loops=0, **
     if with_contract:
         helper.set_model_props(model, {CONTRACT_KEY: contract(**changes).to_json()})
     onnx.save(model, path)
+
+
+def save_linear_policy(path, told, weights):
+    """Writes a policy of one step: action = the newest observation times `weights` (O, A), plus nothing of the noise.
+
+    Args:
+        path: of the ONNX file.
+        told: its contract, of one observation step and a horizon of one.
+        weights: (O + 1, A); the last row is added.
+    """
+    size, actions = weights.shape[0] - 1, weights.shape[1]
+    nodes = [
+        helper.make_node("MatMul", ["observation", "weights"], ["moved"]),
+        helper.make_node("Add", ["moved", "bias"], ["answer"]),
+        helper.make_node("Mul", ["noise", "none"], ["silence"]),
+        helper.make_node("Add", ["answer", "silence"], ["action"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "policy",
+        [
+            helper.make_tensor_value_info("observation", TensorProto.FLOAT, [BATCH, 1, size]),
+            helper.make_tensor_value_info("noise", TensorProto.FLOAT, [BATCH, 1, actions]),
+        ],
+        [helper.make_tensor_value_info("action", TensorProto.FLOAT, [BATCH, 1, actions])],
+        [
+            constant("weights", weights[:-1], np.float32),
+            constant("bias", weights[-1], np.float32),
+            constant("none", 0.0, np.float32),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    helper.set_model_props(model, {CONTRACT_KEY: told.to_json()})
+    onnx.save(model, path)

@@ -44,7 +44,7 @@ class Setup:
             self.contract,
             observe or self.observe,
             replace(settings, max_steps=steps),
-            plane=self.plane,
+            space=self.plane,
             flange_T_ee=FLANGE_T_EE,
             seed=5,
             **options,

@@ -62,7 +62,7 @@ class Session:
                 "agent": self.plane.position(state.base_T_ee).astype(np.float32),
             },
             replace(FREE, max_steps=self.steps),
-            plane=self.plane,
+            space=self.plane,
             flange_T_ee=np.eye(4),
             seed=5,
             stop=self.solved,
