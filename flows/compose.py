@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.pipeline import DreamsConfig, PipelineConfig
+from flows.stages.deploy_task import DeployTaskConfig
 from flows.stages.finetune import FinetunePolicyConfig
 from flows.stages.scripted import ScriptedConfig
 from policies.networks.config import MlpConfig, TransformerConfig, UnetConfig
@@ -136,7 +137,11 @@ def _practices() -> dict[str, dict[str, Any]]:
 
 def _choices() -> dict[str, dict[str, dict[str, Any]]]:
     """What a pipeline goes without unless it names one: group, name, values."""
-    return {"scripted": {"expert": to_plain(ScriptedConfig())}, "dreams": {"play": to_plain(DreamsConfig())}}
+    return {
+        "scripted": {"expert": to_plain(ScriptedConfig())},
+        "dreams": {"play": to_plain(DreamsConfig())},
+        "bench": {"twin": to_plain(DeployTaskConfig())},
+    }
 
 
 def _check_override(override: str, defaults: Mapping[str, Any]) -> None:

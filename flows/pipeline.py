@@ -12,7 +12,8 @@ pretrain ─┬─> finetune ─> distil, export_teacher, evaluate_teacher, eval
           └─> evaluate_pretrained
 
 With `dreams` it practises in a world model instead of worlds, and touches none (DiWA): play ─> world_model ─> finetune.
-With `scripted` a simulated task's expert demonstrates in place of `ingest`'s demonstrations.
+With `scripted` a simulated task's expert demonstrates in place of `ingest`'s demonstrations, and with `bench` `deploy`
+is at that task's table.
 
 The student, and with it the way to the arm, there is for diffusion policies that see numbers alone: the controller on
 the robot's computer shows a policy no pictures. All other policies are pretrained and evaluated (`evaluate_teacher`).
@@ -25,6 +26,7 @@ from dataclasses import field, replace
 from flows.protocols import push_t_published
 from flows.stage import Stage
 from flows.stages.deploy import DeployConfig
+from flows.stages.deploy_task import DeployTaskConfig
 from flows.stages.evaluate import EvaluatePolicyConfig
 from flows.stages.finetune import FinetunePolicyConfig
 from flows.stages.play import RecordPlayConfig
@@ -36,6 +38,8 @@ from policies.pretrain import PretrainConfig
 from policies.rl.practice_config import RL100PracticeConfig
 from policies.world_model_config import WorldModelConfig
 from real.gate import GateConfig
+from real.space import CartesianSteps
+from robots.actions import CartesianDelta
 from robots.config import config
 from robots.episodes.ingest import IngestConfig
 from robots.errors import HandoffError
@@ -74,7 +78,9 @@ class PipelineConfig:
     export: ExportConfig = field(default_factory=ExportConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     deploy: DeployConfig | None = field(default_factory=DeployConfig)
-    """None ends with the gate: the twin has the table of push-T alone."""
+    """The way to the twin at the table of push-T; None goes without."""
+    bench: DeployTaskConfig | None = None
+    """The way to the twin, with its hand, at the table of a simulated task; in place of `deploy`."""
 
 
 def reaches_arm(model: PolicyConfig) -> bool:
@@ -117,8 +123,10 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         return [*learned, evaluate("evaluate_teacher", teacher, None)]
     student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})
 
+    exporting = _exporting(config)
+
     def export(name: str, policy: Stage) -> Stage:
-        return Stage(name, "bundle", "flows.stages.export", config.export, {"demos": demos, "policy": policy})
+        return Stage(name, "bundle", "flows.stages.export", exporting, {"demos": demos, "policy": policy})
 
     bundle, reference = export("export", student), export("export_teacher", teacher)
     gated = Stage(
@@ -135,10 +143,25 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         bundle,
         gated,
     ]
+    outputs = {"bundle": bundle, "gate": gated}
+    if config.deploy is not None and config.bench is not None:
+        raise HandoffError("deploy: a policy has one table, that of push-T (`deploy`) or that of a task (`bench`).")
     if config.deploy is not None:
-        outputs = {"bundle": bundle, "gate": gated}
         found.append(Stage("deploy", "episodes", "flows.stages.deploy", config.deploy, outputs, exclusive=True))
+    if config.bench is not None:
+        found.append(Stage("deploy", "episodes", "flows.stages.deploy_task", config.bench, outputs, exclusive=True))
     return found
+
+
+def _exporting(config: PipelineConfig) -> ExportConfig:
+    """With what a step is, where a simulated task says it."""
+    export, scripted = config.export, config.scripted
+    if scripted is None or export.steps is not None or export.action_interface != CartesianSteps.interface:
+        return export
+    from sim.make import find_task
+
+    steps = scripted.demonstrate.worlds.actions or find_task(scripted.task).actions
+    return replace(export, steps=steps) if isinstance(steps, CartesianDelta) else export
 
 
 def _demonstrated(config: PipelineConfig, fetch: bool) -> Stage:

@@ -50,6 +50,9 @@ def _tiles(metrics: Mapping[str, Any]) -> Iterator[str]:
     for key, label, form in tiles:
         if metrics.get(key) is not None:
             yield f"<div class='tile'><b>{form.format(metrics[key])}</b>{label}</div>"
+    solved = metrics.get("twin_solved")
+    if solved is not None and metrics.get("twin_coverage") is None:
+        yield f"<div class='tile'><b>{solved['k']} of {solved['n']}</b>solved on the FR3 twin</div>"
 
 
 def _row(result: StageResult) -> str:
@@ -71,7 +74,7 @@ def _comparison(metrics: Mapping[str, Any]) -> Iterator[str]:
     present = [(label, key) for label, key in rows if metrics.get(f"{key}_score") is not None]
     if not present:
         return
-    yield "<h2>Push-T, published protocol, the same seeds for all</h2>"
+    yield "<h2>One protocol, the same seeds for all</h2>"
     yield "<table><tr><th>policy<th>score<th>success<th>95 % interval</tr>"
     for label, key in present:
         success = metrics[f"{key}_success"]

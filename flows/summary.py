@@ -32,6 +32,7 @@ METRICS = {
     "twin_lost_packets": ("deploy", "lost_packets"),
     "twin_success_rate": ("deploy", "command_success_rate"),
     "twin_coverage": ("deploy", "coverage"),
+    "twin_solved": ("deploy", "success"),
 }
 """Name in the summary: the stage and the metric it comes from."""
 
@@ -147,6 +148,14 @@ def table(stages: Mapping[str, Mapping[str, Any]]) -> Table:
     return grid
 
 
+def _reached(metrics: Mapping[str, Any]) -> str:
+    """What came of the starts on the twin."""
+    if "coverage" in metrics:
+        return f"coverage {metrics['coverage']:.2f} over {metrics['starts']} starts"
+    faults = f", {metrics['faults']} ended by a fault" if metrics["faults"] else ""
+    return f"solved {metrics['success']['k']} of {metrics['starts']} starts{faults}"
+
+
 def describe(stage: str, metrics: Mapping[str, Any]) -> str:
     """A stage's result in one phrase."""
     match stage.partition("_")[0]:
@@ -174,9 +183,7 @@ def describe(stage: str, metrics: Mapping[str, Any]) -> str:
                 f"p99 {metrics['latency_p99_ms']:.3f} ms, {metrics['speedup']:.1f}x the teacher"
             )
         case "deploy":
-            return (
-                f"coverage {metrics['coverage']:.2f} over {metrics['starts']} starts, "
-                f"{metrics['realtime_factor']:.1f}x real time, {metrics['lost_packets']} packets lost"
-            )
+            speed, lost = metrics["realtime_factor"], metrics["lost_packets"]
+            return f"{_reached(metrics)}, {speed:.1f}x real time, {lost} packets lost"
         case _:
             return ""

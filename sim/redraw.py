@@ -46,5 +46,24 @@ def redraw(task: Task, observation: Observation, *, camera: str = "front", size:
         joints |= {f"finger_{side}": 0.5 * width[:, 0] for side in ("left", "right")}
     for name, value in joints.items():
         qpos[:, layout.qpos[name]] = value
-    with closing(Cameras(model, CamerasConfig(names=(camera,), height=size, width=size))) as cameras:
-        return cameras.render([model] * len(qpos), qpos, np.zeros((len(qpos), 3)))[f"image_{camera}"]
+    return draw(task, qpos, np.zeros((len(qpos), 3)), CamerasConfig(names=(camera,), height=size, width=size))
+
+
+def draw(task: Task, qpos: np.ndarray, goal: np.ndarray, config: CamerasConfig) -> np.ndarray:
+    """Draws N states of one task.
+
+    Args:
+        task: which scene.
+        qpos: (N, nq) generalised positions.
+        goal: (N, G) of the task.
+        config: one camera of the scene.
+
+    Returns:
+        (N, height, width, 3) uint8 RGB.
+
+    Raises:
+        HandoffError: no OpenGL.
+    """
+    model = build_model(task, task.actions)
+    with closing(Cameras(model, config)) as cameras:
+        return cameras.render([model] * len(qpos), qpos, goal)[f"image_{config.names[0]}"]

@@ -1,0 +1,306 @@
+"""Stage `deploy` of a simulated task: the gated bundle drives the FR3 twin and its hand at the task's table.
+
+As in `flows.stages.deploy` two sides meet here that never import one another: `sim` (arm, hand and things behind the
+robot's two network protocols) and `real` (franky, governor, loop). The starts are those of the task's evaluation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from real.franka import FrankaConfig
+from real.governor import GovernorConfig
+from real.hand import HandConfig
+from real.impedance import GAINS, ImpedanceConfig
+from real.loop import LoopConfig
+from robots import hand
+from robots.config import config
+from robots.errors import HandoffError, SafetyError
+from robots.spec import FieldSpec
+from robots.types import Observation, Progress
+from sim.fci.twin import TwinConfig
+
+if TYPE_CHECKING:
+    from real.arm import ArmState
+    from real.controller import OnnxPolicy
+    from real.loop import EpisodeRecord
+    from robots.contract import Contract
+    from robots.episodes.store import EpisodeStore
+    from sim.fci.twin import Twin
+    from sim.tasks.task import Task
+
+IMPEDANCE = ImpedanceConfig(
+    error_clip=GAINS.force_limit / GAINS.stiffness[0], rotation_clip=GAINS.torque_limit / GAINS.stiffness[3]
+)
+"""Springs that give way where those of the simulated worlds do."""
+COLLISION_FORCE = (100.0, 100.0, 100.0, 30.0, 30.0, 30.0)
+"""External force [N] and moment [Nm] that make the robot stop. A hand at work presses: at the end of the steps' leash
+of 30 mm the springs do with 60 N, so the 50 N that suit a pusher would end what is meant. libfranka's example of
+Cartesian impedance control sets 100 N."""
+FILM_SIZE = (360, 480)
+"""Height and width of the videos [px]."""
+FILM_SPEED = 2.0
+"""Times real time."""
+
+
+@config
+class DeployTaskConfig:
+    """Starts, robot and limits."""
+
+    starts: int = 20
+    """Episodes, each from the start that the simulated worlds draw for its seed."""
+    first_seed: int = 100_000
+    """Seed of the first start, and of the policy's noise there."""
+    max_steps: int | None = None
+    """Policy steps after which an episode ends; None: the task's."""
+    videos: int = 2
+    """First episodes that are rendered, at twice the speed."""
+    twin: TwinConfig = field(default_factory=TwinConfig)
+    arm: FrankaConfig = field(
+        default_factory=lambda: FrankaConfig(
+            realtime="ignore",
+            tool_length=hand.TCP_OFFSET,
+            impedance=IMPEDANCE,
+            collision_force=COLLISION_FORCE,
+        )
+    )
+    """`ignore` because the twin needs no real-time kernel; its address is the twin's."""
+    hand: HandConfig = field(default_factory=HandConfig)
+    loop: LoopConfig = field(
+        default_factory=lambda: LoopConfig(
+            stream_hz=200.0, governor=GovernorConfig(max_speed=0.8, max_acceleration=9.0)
+        )
+    )
+    """The governor's box is that of the policy's steps; a step of 20 mm at 20 Hz along two axes is 0.57 m/s."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One episode's outcome."""
+
+    seed: int
+    success: bool
+    fault: str | None
+    """What ended it before its time."""
+    seconds: float
+    """Robot time [s]."""
+    figures: dict[str, float]
+    """Of `real.record.tracking_figures`; none where it ended before its first step."""
+
+
+def run(config: DeployTaskConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+    """Runs `inputs["bundle"]` from every start; writes `store.zarr`, a picture and videos to `out`.
+
+    A start that a limit or the robot ends counts as not solved, and is recorded with its fault.
+    """
+    from flows.stages.deploy import processor_for_twin
+    from real.controller import OnnxPolicy
+    from robots.episodes.store import EpisodeStore
+    from sim.fci.twin import start_twin
+    from sim.make import find_task
+    from sim.task_world import TaskWorld
+
+    policy = OnnxPolicy(inputs["bundle"] / "policy.onnx")
+    task = find_task(policy.contract.task)
+    most = task.max_steps if config.max_steps is None else config.max_steps
+    config = replace(config, loop=replace(config.loop, max_steps=most))
+    world = partial(TaskWorld, task.name)
+    began = time.perf_counter()
+    starts: list[Start] = []
+    with processor_for_twin() as cpu, start_twin(replace(config.twin, cpu=cpu), world) as twin:
+        store = _new_store(out / "store.zarr", config, policy.contract, twin)
+        for i in range(config.starts):
+            starts.append(run_start(config, twin, policy, config.first_seed + i, store))
+            solved = sum(start.success for start in starts)
+            progress(len(starts), config.starts, f"{solved} of {len(starts)} solved")
+        stats = twin.stats()
+    store.close()
+    recorded = EpisodeStore.open(out / "store.zarr", "r")
+    _draw(recorded, starts, out / "paths.png")
+    metrics = _metrics(starts, stats, time.perf_counter() - began)
+    return metrics | _film(task, recorded, config.videos, out)
+
+
+def run_start(config: DeployTaskConfig, twin: Twin, policy: OnnxPolicy, seed: int, store: EpisodeStore) -> Start:
+    """Lays the table, connects, runs one episode and records it; the arm is at rest when this returns."""
+    from contextlib import ExitStack
+
+    from real.franka import FrankaArm
+    from real.hand import FrankaHand
+    from real.loop import EpisodeRecord, run_episode
+    from real.space import CartesianSteps
+
+    twin.call("reset", seed)
+    table, record, contract = Table(twin, policy.contract), EpisodeRecord(), policy.contract
+    fault: str | None = None
+    with ExitStack() as stack:
+        told = twin.hand_actions()
+        fingers = None
+        if has_gripper(contract):
+            heard = partial(_await_hand, twin, told)
+            fingers = stack.enter_context(FrankaHand(config.twin.host, config.hand, heard))
+        settings = replace(config.arm, host=config.twin.host)
+        arm = stack.enter_context(FrankaArm(settings, twin, twin.wait_for_motion))
+        space = CartesianSteps(contract, arm.preflight().base_T_ee)
+        loop = replace(config.loop, governor=space.governed(config.loop.governor))
+        try:
+            run_episode(
+                arm,
+                twin,
+                policy,
+                contract,
+                table.observe,
+                loop,
+                space=space,
+                flange_T_ee=arm.flange_T_ee,
+                seed=seed,
+                hand=fingers,
+                stop=table.over,
+                record=record,
+            )
+        except SafetyError as error:
+            fault = str(error)
+            # For the person who has seen what happened, and lays the table anew.
+            arm.recover()
+        table.over()
+        assert arm.recorder is not None
+        robot = arm.recorder.between(record.begin, record.end) if record.policy else {}
+    return _taken_down(store, record, robot, Start(seed, table.solved, fault, record.end - record.begin, {}))
+
+
+def has_gripper(contract: Contract) -> bool:
+    """Whether an action has an entry for the hand beside the arm's."""
+    return contract.steps is not None and contract.action.shape[0] > len(contract.steps.axes)
+
+
+def _await_hand(twin: Twin, before: int, actions: int) -> None:
+    twin.wait_for_hand(before + actions)
+
+
+def _taken_down(store: EpisodeStore, record: EpisodeRecord, robot: dict[str, np.ndarray], start: Start) -> Start:
+    from real.record import append_episode, tracking_figures
+
+    if not robot:
+        return start
+    figures = tracking_figures(record, robot)
+    told = {"seed": start.seed, "success": start.success, "fault": start.fault, "robot": "twin"}
+    append_episode(store, record, robot, {**told, **figures})
+    return replace(start, figures=figures)
+
+
+class Table:
+    """What the policy is shown of the things on the table, as by a tracker that sees them, and how it goes."""
+
+    def __init__(self, twin: Twin, contract: Contract) -> None:
+        self._call, self._fields = twin.call, contract.observation
+        self.solved = False
+        """Now or before."""
+
+    def observe(self, state: ArmState) -> Observation:
+        """The contract's fields of things, and `qpos` and `goal` to draw them from."""
+        things = {name: value for name, value in self._call("things").items() if name in self._fields}
+        qpos, goal = self._call("scene")
+        return {**things, "qpos": qpos, "goal_state": goal}
+
+    def over(self) -> bool:
+        """Whether it is solved, or beyond repair."""
+        solved, failed = self._call("outcome")
+        self.solved |= solved
+        return solved or failed
+
+
+def _new_store(path: Path, config: DeployTaskConfig, contract: Contract, twin: Twin) -> EpisodeStore:
+    """An empty store: an interrupted deployment starts over, so that its figures belong to one run."""
+    import shutil
+
+    from real.record import deploy_schema
+    from robots.episodes.store import EpisodeStore
+
+    qpos, goal = twin.call("scene")
+    extra = {
+        "qpos": FieldSpec(shape=qpos.shape, dtype="float64", about="generalised positions of the simulated scene"),
+        "goal_state": FieldSpec(shape=goal.shape, dtype="float64", about="the task's own variables"),
+    }
+    if contract.steps is None:
+        raise HandoffError(f"deploy: the contract of {contract.task} does not say what a step is. Export it again.")
+    coordinates = len(contract.steps.axes)
+    shutil.rmtree(path, ignore_errors=True)
+    schema = deploy_schema(contract, extra, config.loop.stream_hz, "base", coordinates=coordinates)
+    return EpisodeStore.create(path, schema)
+
+
+def _metrics(starts: list[Start], stats: dict[str, float], wall_seconds: float) -> dict[str, Any]:
+    from sim.statistics import success_rate
+
+    def gather(name: str) -> list[float]:
+        return [start.figures[name] for start in starts if start.figures]
+
+    def of(name: str, pick: Callable[[list[float]], float]) -> float | None:
+        return pick(gather(name)) if gather(name) else None
+
+    return {
+        "starts": len(starts),
+        "success": success_rate([start.success for start in starts]),
+        "faults": sum(start.fault is not None for start in starts),
+        "realtime_factor": stats["realtime_factor"],
+        "lost_packets": int(stats["lost_packets"]),
+        "command_success_rate": of("min_success_rate", min),
+        "robot_seconds": sum(start.seconds for start in starts),
+        "wall_seconds": wall_seconds,
+        "tracking_rms_m": of("tracking_rms_m", lambda values: float(np.sqrt(np.mean(np.square(values))))),
+        "peak_speed_m_s": of("peak_speed_m_s", max),
+        "peak_tau_ext_nm": of("peak_tau_ext_nm", max),
+        "per_start": [
+            {"seed": start.seed, "success": start.success, "fault": start.fault, "seconds": start.seconds}
+            for start in starts
+        ],
+    }
+
+
+def _film(task: Task, store: EpisodeStore, videos: int, out: Path) -> dict[str, Any]:
+    """Videos of the first episodes; a machine that cannot draw says so in the metrics."""
+    from sim.cameras import CamerasConfig
+    from sim.redraw import draw
+    from sim.video import write_video
+
+    camera = CamerasConfig(names=("overview",), height=FILM_SIZE[0], width=FILM_SIZE[1])
+    rate, films = store.schema.streams["policy"].rate_hz, []
+    for episode in range(min(videos, store.num_episodes)):
+        seen = store.read(episode, "policy", ["qpos", "goal_state"])
+        goal = np.zeros((len(seen["qpos"]), 3))
+        goal[:, : seen["goal_state"].shape[1]] = seen["goal_state"][:, :3]
+        try:
+            frames = draw(task, seen["qpos"], goal, camera)
+        except HandoffError as error:
+            return {"no_pictures": str(error)}
+        films.append(f"twin_start_{store.metadata(episode)['seed']}.mp4")
+        write_video(out / films[-1], frames, FILM_SPEED * rate)
+    return {"pictures": films}
+
+
+def _draw(store: EpisodeStore, starts: list[Start], path: Path) -> None:
+    """The fingertips' ways, from above and from the side."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    views = [figure.add_subplot(1, 2, i + 1) for i in range(2)]
+    colours = {True: "#2e8b57", False: "#c0392b"}
+    for episode in range(store.num_episodes):
+        solved = bool(store.metadata(episode)["success"])
+        way = store.read(episode, "robot", ["base_T_ee"])["base_T_ee"][::20, :3, 3]
+        for axes, across in zip(views, (1, 2), strict=True):
+            axes.plot(way[:, 0], way[:, across], color=colours[solved], linewidth=0.8, alpha=0.7)
+            axes.plot(*way[-1, [0, across]], "o", color=colours[solved], markersize=3)
+    for axes, label in zip(views, ("y [m]", "z [m]"), strict=True):
+        axes.set(xlabel="x [m]", ylabel=label, aspect="equal")
+        axes.grid(alpha=0.3)
+    solved = sum(start.success for start in starts)
+    figure.suptitle(f"Ways of the fingertips; green: solved ({solved} of {len(starts)}), dots: where they ended")
+    figure.savefig(path, dpi=110)
