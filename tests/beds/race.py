@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import TypeVar
 
 from robots.errors import HandoffError
@@ -54,6 +54,9 @@ def runs(arms: Mapping[str, Arm[T]], seeds: Iterable[int] = range(5), processes:
                 results = [_told(*which, one.result()) for which, one in zip(named, waiting, strict=True)]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
+                # A seed takes minutes, and nobody is left to hear how it went.
+                for child in active_children():
+                    child.terminate()
                 raise
     answers: dict[str, list[T]] = {name: [] for name in arms}
     for (name, _), result in zip(named, results, strict=True):
