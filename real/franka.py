@@ -113,6 +113,8 @@ class FrankaArm:
         self._raise_latched()
         state = arm_state(self._robot.state)
         if self._motion is not None and (state.errors or not self._robot.is_in_control):
+            # franky may know that the motion has failed before the state that says why has come.
+            self._guarded(lambda: self._robot.join_motion(timeout=0.5))
             self._latch(state)
         return state
 

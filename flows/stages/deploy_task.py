@@ -48,6 +48,8 @@ FILM_SIZE = (360, 480)
 """Height and width of the videos [px]."""
 FILM_SPEED = 2.0
 """Times real time."""
+SCENE = {"qpos": "generalised positions of the simulated scene", "goal_state": "the task's own variables"}
+"""Fields recorded beside what the policy sees."""
 
 
 @config
@@ -204,16 +206,20 @@ class Table:
         """Now or before."""
 
     def observe(self, state: ArmState) -> Observation:
-        """The contract's fields of things, and `qpos` and `goal` to draw them from."""
+        """The contract's fields of things, and what to draw them from."""
         things = {name: value for name, value in self._call("things").items() if name in self._fields}
-        qpos, goal = self._call("scene")
-        return {**things, "qpos": qpos, "goal_state": goal}
+        return {**things, **_drawn_from(*self._call("scene"))}
 
     def over(self) -> bool:
         """Whether it is solved, or beyond repair."""
         solved, failed = self._call("outcome")
         self.solved |= solved
         return solved or failed
+
+
+def _drawn_from(qpos: np.ndarray, goal: np.ndarray) -> dict[str, np.ndarray]:
+    """What is recorded of the simulated scene; a task may have no goal."""
+    return {"qpos": qpos, "goal_state": goal} if goal.size else {"qpos": qpos}
 
 
 def _new_store(path: Path, config: DeployTaskConfig, contract: Contract, twin: Twin) -> EpisodeStore:
@@ -223,10 +229,9 @@ def _new_store(path: Path, config: DeployTaskConfig, contract: Contract, twin: T
     from real.record import deploy_schema
     from robots.episodes.store import EpisodeStore
 
-    qpos, goal = twin.call("scene")
     extra = {
-        "qpos": FieldSpec(shape=qpos.shape, dtype="float64", about="generalised positions of the simulated scene"),
-        "goal_state": FieldSpec(shape=goal.shape, dtype="float64", about="the task's own variables"),
+        name: FieldSpec(shape=value.shape, dtype="float64", about=SCENE[name])
+        for name, value in _drawn_from(*twin.call("scene")).items()
     }
     if contract.steps is None:
         raise HandoffError(f"deploy: the contract of {contract.task} does not say what a step is. Export it again.")
@@ -273,11 +278,12 @@ def _film(task: Task, store: EpisodeStore, videos: int, out: Path) -> dict[str, 
     camera = CamerasConfig(names=("overview",), height=FILM_SIZE[0], width=FILM_SIZE[1])
     rate, films = store.schema.streams["policy"].rate_hz, []
     for episode in range(min(videos, store.num_episodes)):
-        seen = store.read(episode, "policy", ["qpos", "goal_state"])
-        goal = np.zeros((len(seen["qpos"]), 3))
-        goal[:, : seen["goal_state"].shape[1]] = seen["goal_state"][:, :3]
+        seen = store.read(episode, "policy")
+        qpos, told = seen["qpos"], seen.get("goal_state", np.zeros((len(seen["qpos"]), 0)))
+        goal = np.zeros((len(qpos), 3))
+        goal[:, : told.shape[1]] = told[:, :3]
         try:
-            frames = draw(task, seen["qpos"], goal, camera)
+            frames = draw(task, qpos, goal, camera)
         except HandoffError as error:
             return {"no_pictures": str(error)}
         films.append(f"twin_start_{store.metadata(episode)['seed']}.mp4")

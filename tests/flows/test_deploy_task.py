@@ -104,6 +104,15 @@ def test_the_hand_closes_and_the_policy_sees_it(tmp_path: Path) -> None:
     assert (wanted <= width + 1e-3).all(), "while it closes, what it was told is ahead of where it is"
 
 
+def test_a_task_without_a_goal_is_recorded_and_drawn(tmp_path: Path) -> None:
+    told = contract_for("open_drawer", ("grasp_pose",))
+    inputs = save_bundle(tmp_path, told, np.zeros((7, 5)))
+    metrics, store = run(tmp_path, 48, inputs, starts=1, max_steps=3, videos=1)
+    assert (metrics["success"]["k"], metrics["faults"]) == (0, 0)
+    assert store.read(0, "policy").keys() == {"grasp_pose", "qpos", "action", "action_proposed"}
+    assert metrics.get("pictures") == ["twin_start_100000.mp4"] or "OpenGL" in metrics["no_pictures"]
+
+
 def test_two_runs_give_bit_identical_robot_states(tmp_path: Path) -> None:
     told = contract_for("pick_cube", ("grasp_pose", "target_offset", "cube_position", "width"))
     weights = towards(told, "cube_position")
