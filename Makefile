@@ -4,6 +4,8 @@ PYTHON ?= python3.11
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 ENGINES := $(VENV)/.engines
+# Processes of make test. One waits half the time: for twins, servers, browsers.
+JOBS   ?= 2
 
 export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
@@ -41,7 +43,7 @@ demo: $(READY)
 
 ## make test          ruff, pyright, import-linter, unit and real-component tests, a short end-to-end run
 test: $(READY) $(ENGINES) lint
-	$(BIN)/pytest --timeout 600 -m "not slow and not gpu and not hardware" $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 600 -m "not slow and not gpu and not hardware" $(ARGS)
 
 ## make learn         learning checks with their negative controls (minutes each); ONLY=name runs one
 learn: $(READY)

@@ -253,10 +253,11 @@ class RL100PracticeConfig:
             updates=2000,
             batch_size=1024,
             gate_every=500,
-            margin=0.005,
         )
     )
-    """Fewer and longer steps than published, for a small network; its walk is also that of the rollouts."""
+    """Fewer and longer steps than published, for a small network; its walk is also that of the rollouts. The margin is
+    the published one: demonstrations that all succeed teach critics nothing of failure, and a gate that opened at a
+    tenth of it let a policy through that picked up no cube any more (docs/results.md)."""
     imitation: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=10_000, learning_rate=1e-3, schedule="cosine")
     )
