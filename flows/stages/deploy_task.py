@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -132,8 +133,6 @@ def run(config: DeployTaskConfig, inputs: dict[str, Path], out: Path, progress: 
 
 def run_start(config: DeployTaskConfig, twin: Twin, policy: OnnxPolicy, seed: int, store: EpisodeStore) -> Start:
     """Lays the table, connects, runs one episode and records it; the arm is at rest when this returns."""
-    from contextlib import ExitStack
-
     from real.franka import FrankaArm
     from real.hand import FrankaHand
     from real.loop import EpisodeRecord, run_episode
@@ -172,8 +171,11 @@ def run_start(config: DeployTaskConfig, twin: Twin, policy: OnnxPolicy, seed: in
             # For the person who has seen what happened, and lays the table anew.
             arm.recover()
         table.over()
-        assert arm.recorder is not None
-        robot = arm.recorder.between(record.begin, record.end) if record.policy else {}
+        robot: dict[str, np.ndarray] = {}
+        # A fault may have cut off the last states; then the fault is what is told.
+        with suppress(*(() if fault is None else (HandoffError,))):
+            if arm.recorder is not None and record.reference:
+                robot = arm.recorder.between(record.begin, record.end)
     return _taken_down(store, record, robot, Start(seed, table.solved, fault, record.end - record.begin, {}))
 
 
