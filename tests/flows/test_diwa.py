@@ -1,4 +1,4 @@
-"""Practice in dreams as a pipeline: from a scripted expert and play to a gated bundle, and no world in between."""
+"""Practice in dreams as a pipeline: from a scripted expert and play to the twin, and no world in between."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from flows.compose import compose
 from flows.pipeline import PipelineConfig, stages
 from flows.stage import run_stage
 from flows.stages.scripted import ScriptedConfig
+from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.types import no_progress
 from sim.make import find_task
+from tests.sim.fci.loopback import address
 
 TINY = [
     "scripted.episodes=4",
@@ -43,6 +45,10 @@ TINY = [
     "gate.repeats=100",
     "gate.p99_ms=200.0",
     "gate.min_speedup=0.5",
+    "bench.starts=1",
+    "bench.max_steps=8",
+    "bench.videos=1",
+    f"bench.twin.host='{address(51)}'",
 ]
 
 
@@ -60,7 +66,9 @@ def test_a_drawer_is_practised_without_a_step_in_a_world(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("sim.evaluate.practice_env", world)
     made = run_all(compose("drawer_diwa", [f"runs={tmp_path}", *TINY]))
-    assert "deploy" not in made
+    deployed = made["deploy"].manifest["metrics"]
+    assert (deployed["starts"], deployed["lost_packets"]) == (1, 0)
+    assert EpisodeStore.open(made["deploy"].path / "store.zarr", "r").num_episodes == 1
     assert made["gate"].manifest["metrics"]["parity"] < 1e-4
     assert made["finetune"].manifest["inputs"]["world_model"] == made["world_model"].digest
     assert made["finetune"].manifest["metrics"]["rollouts"] == 3
