@@ -143,13 +143,19 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         bundle,
         gated,
     ]
-    outputs = {"bundle": bundle, "gate": gated}
-    if config.deploy is not None and config.bench is not None:
+    return [*found, *_deployments(config, {"bundle": bundle, "gate": gated})]
+
+
+def _deployments(config: PipelineConfig, released: dict[str, Stage]) -> list[Stage]:
+    """The way to the twin, if there is one."""
+    tables = {"flows.stages.deploy": config.deploy, "flows.stages.deploy_task": config.bench}
+    found = [
+        Stage("deploy", "episodes", module, settings, released, exclusive=True)
+        for module, settings in tables.items()
+        if settings is not None
+    ]
+    if len(found) > 1:
         raise HandoffError("deploy: a policy has one table, that of push-T (`deploy`) or that of a task (`bench`).")
-    if config.deploy is not None:
-        found.append(Stage("deploy", "episodes", "flows.stages.deploy", config.deploy, outputs, exclusive=True))
-    if config.bench is not None:
-        found.append(Stage("deploy", "episodes", "flows.stages.deploy_task", config.bench, outputs, exclusive=True))
     return found
 
 

@@ -127,14 +127,7 @@ def run_episode(
         arm.start()
         settings = (config, space, flange_T_ee, seed, hand, record, executor, oversight)
         episode = _Episode(arm, clock, policy, contract, observe, *settings)
-        for step in range(config.max_steps):
-            episode.while_held()
-            if not episode.policy_step(step, stop):
-                break
-            progress(step + 1, config.max_steps)
-            episode.stream()
-        else:
-            episode.tell(solved=False, last=True)
+        episode.run(stop, progress)
     finally:
         # The arm first, and without waiting for a policy that may hang.
         try:
@@ -185,6 +178,17 @@ class _Episode:
         self.held_out = False
         self.dq_per_speed = self.bounds = np.zeros((7, len(start)))
         self.streamed = Motion(start, np.zeros_like(start), np.zeros_like(start))
+
+    def run(self, stop: Callable[[], bool], progress: Progress) -> None:
+        """All policy steps, until one ends the episode."""
+        most = self.config.max_steps
+        for step in range(most):
+            self.while_held()
+            if not self.policy_step(step, stop):
+                return
+            progress(step + 1, most)
+            self.stream()
+        self.tell(solved=False, last=True)
 
     def while_held(self) -> None:
         """Lets robot time pass for as long as the person holds the arm still."""

@@ -14,9 +14,9 @@ import numpy as np
 from real.arm import ArmState, PoseTarget
 from real.governor import GovernorConfig
 from robots import hand
-from robots.actions import AXES, Motion
+from robots.actions import AXES, Motion, checked_target
 from robots.contract import Contract
-from robots.errors import HandoffError, SafetyError
+from robots.errors import HandoffError
 from robots.kinematics import batched_jacobian, batched_joint_frames, rotation_matrix, rotation_vector
 from robots.types import Observation
 
@@ -192,11 +192,7 @@ class StepReference:
         Raises:
             SafetyError: wrong shape or a non-finite entry.
         """
-        target = np.array(target, dtype=np.float64)
-        if target.shape != self._to.shape or not np.isfinite(target).all():
-            raise SafetyError(
-                f"step target: {target.tolist()}, expected {self._to.size} finite numbers [m]. Did it diverge?"
-            )
+        target = checked_target(target, self._to.shape)
         self._from, self._to, self._began = self._at, target, self._now
 
     def sample(self, time: float) -> Motion:

@@ -278,6 +278,20 @@ def gripper_target(width: np.ndarray, measured: np.ndarray, action: np.ndarray, 
     return np.maximum(0.0, np.clip(moved, measured - GRIPPER_LEASH, measured + GRIPPER_LEASH))
 
 
+def checked_target(target: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A copy of `target` [m], float64.
+
+    Raises:
+        SafetyError: another shape than `shape`, or a non-finite entry.
+    """
+    found = np.array(target, dtype=np.float64)
+    if found.shape != shape or not np.isfinite(found).all():
+        raise SafetyError(
+            f"action target: {found.tolist()}, expected {int(np.prod(shape))} finite numbers [m]. Did it diverge?"
+        )
+    return found
+
+
 class AgentReference:
     """The agent's motion under a stream of targets, sampled at any time.
 
@@ -334,12 +348,7 @@ class AgentReference:
         Raises:
             SafetyError: wrong shape or a non-finite entry.
         """
-        target = np.asarray(target, dtype=np.float64)
-        if target.shape != self._to.shape or not np.isfinite(target).all():
-            raise SafetyError(
-                f"action target: {target.tolist()}, expected {self._to.size} finite numbers [m]. Did it diverge?"
-            )
-        self._target = target.copy()
+        self._target = checked_target(target, self._to.shape)
 
     def sample(self, time: float) -> Motion:
         """The reference at `time`, computing further knots as needed.
