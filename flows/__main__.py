@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--batch", type=int, default=50, help="episodes stepped together")
     sub.add_argument("--workers", type=int, default=1, help="processes; the result does not depend on them")
     sub.add_argument("--videos", type=int, default=4, help="episodes filmed, failed ones first")
-    sub.add_argument("--instruction", help="what policies that read language are told; default: their own words")
+    sub.add_argument("--instruction", help="told to policies that read; default: the worlds' words, else theirs")
     sub.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="where saved policies compute")
     sub.add_argument("--adastop", action="store_true", help="run no more episodes than it takes to tell policies apart")
     sub.add_argument("--stages", type=int, default=5, help="of --adastop: parts that the protocol's episodes come in")

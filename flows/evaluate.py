@@ -88,7 +88,7 @@ def make_agent(spec: str, protocol: Protocol, instruction: str | None = None, de
     Args:
         spec: directory of a saved policy, ONNX file with a contract, `random` or `expert`.
         protocol: under which it will act.
-        instruction: what a saved policy that reads language is told; None takes its own words.
+        instruction: what a saved policy that reads language is told; None takes the worlds' words, else its own.
         device: where a saved policy computes: `cpu`, `cuda`, or `auto`.
 
     Raises:

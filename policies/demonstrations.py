@@ -19,9 +19,7 @@ from policies.policy_config import PolicyConfig, TokenVlaConfig, VlaConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
-
-_INSTRUCTION = "instruction"
-"""Key of an episode's metadata under which stands what was to be done."""
+from robots.text import INSTRUCTION, UNIT, decode
 
 
 class Demonstrations(NamedTuple):
@@ -176,19 +174,28 @@ def reads_instructions(model: PolicyConfig) -> bool:
 
 
 def _instructions(store: OpenStore) -> list[str]:
-    """Per episode what its metadata say, else what the policy says for itself, else the name of the task."""
+    """Per episode what its metadata say, else what was recorded with it, else what the policy says for itself, else the
+    name of the task."""
     match store.card.model:
         case VlaConfig(instruction=str(words)) | TokenVlaConfig(instruction=str(words)):
             otherwise = words
         case _:
             otherwise = store.card.task.replace("_", " ")
-    found = [
-        store.episodes.metadata(number).get(_INSTRUCTION, otherwise) for number in range(store.episodes.num_episodes)
-    ]
-    for number, line in enumerate(found):
+    stream, recorded = store.card.model.stream, store.episodes.schema.stream(store.card.model.stream).fields
+    spoken = INSTRUCTION in recorded and recorded[INSTRUCTION].unit == UNIT
+
+    def told(number: int) -> str:
+        said, line = store.episodes.metadata(number), otherwise
+        if INSTRUCTION in said:
+            line = said[INSTRUCTION]
+        elif spoken:
+            # Of words that were recorded step by step, an episode is about those that it began with.
+            line = decode(store.episodes.read(number, stream, [INSTRUCTION])[INSTRUCTION][:1])[0]
         if not isinstance(line, str) or not line.strip():
             raise HandoffError(f"{store.name}: instruction of episode {number} is {line!r}, expected a sentence.")
-    return found
+        return line
+
+    return [told(number) for number in range(store.episodes.num_episodes)]
 
 
 def _episode(name: str, card: PolicyCard, values: Mapping[str, np.ndarray]) -> Episode:

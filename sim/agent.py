@@ -14,6 +14,7 @@ from robots.errors import HandoffError
 from robots.noise import chunk_noise
 from robots.spec import ActionSpec
 from robots.temporal_ensemble import temporal_ensemble
+from robots.text import INSTRUCTION, decode
 from robots.types import Observation, Policy, PolicyInput, SeeingPolicy, VecEnv
 from sim.protocol import Protocol, Sampling, agreed
 
@@ -55,6 +56,8 @@ class Chunking:
     """Cameras and point clouds that the policy is shown, by their fields."""
     instruction: str | None = None
     """What the policy is told to do; None tells it nothing."""
+    listens: bool = False
+    """Whether worlds that ask for something in words (`robots.text.INSTRUCTION`) have their own say instead."""
     action_size: int = 2
     """A, entries of one action."""
     n_obs_steps: int = 2
@@ -118,6 +121,7 @@ class ChunkAgent:
             HandoffError: the policy answered a wrong shape or a non-finite value.
         """
         sizes = self._chunking
+        self._told = _told(observation, sizes)
         for name, newest in _seen(observation, sizes).items():
             before = self._history.get(name)
             shown = [before[:, 1:], newest[:, None]] if before is not None else [newest[:, None]] * sizes.n_obs_steps
@@ -155,10 +159,10 @@ class ChunkAgent:
 
     def _ask(self, rows: np.ndarray, noise: np.ndarray) -> np.ndarray:
         sizes, vector = self._chunking, self._history[_VECTOR][rows]
-        if not sizes.sensors and sizes.instruction is None:
+        if not sizes.sensors and not self._told:
             return self._policy(vector, noise)
         sensors = {name: self._history[name][rows] for name in sizes.sensors}
-        told = () if sizes.instruction is None else (sizes.instruction,) * len(rows)
+        told = tuple(self._told[row] for row in rows) if self._told else ()
         # Whoever names sensors or an instruction hands over a policy that can be shown them.
         return self._policy(PolicyInput(vector, sensors, told), noise)  # type: ignore[arg-type]
 
@@ -235,6 +239,14 @@ class ReplayAgent:
         """See `Agent.act`."""
         self._step += 1
         return self._actions_NTA[:, self._step - 1]
+
+
+def _told(observation: Observation, sizes: Chunking) -> tuple[str, ...]:
+    """What every world's policy is told; empty where it is told nothing."""
+    if sizes.listens and INSTRUCTION in observation:
+        return decode(observation[INSTRUCTION])
+    count = len(next(iter(observation.values())))
+    return () if sizes.instruction is None else (sizes.instruction,) * count
 
 
 def _seen(observation: Observation, sizes: Chunking) -> Mapping[str, np.ndarray]:

@@ -18,7 +18,17 @@ from sim.maniskill_task import ManiSkillConfig
 from sim.tasks.task import Task, at_rate
 from sim.worlds import Worlds, WorldsConfig
 
-TASKS = ("reach", "push_t", "pick_cube", "stack_cube", "peg_insert", "open_drawer", "flip_switch", "cable_route")
+TASKS = (
+    "reach",
+    "push_t",
+    "pick_cube",
+    "pick_by_name",
+    "stack_cube",
+    "peg_insert",
+    "open_drawer",
+    "flip_switch",
+    "cable_route",
+)
 """Tasks on the FR3, each a file in `sim/tasks`."""
 
 EngineName = Literal["mujoco", "warp", "maniskill", "isaaclab", "gym"]
@@ -88,6 +98,8 @@ def _task(name: str) -> Task:
             from sim.tasks.push_t_task import TASK
         case "pick_cube":
             from sim.tasks.pick_cube import TASK
+        case "pick_by_name":
+            from sim.tasks.pick_by_name import TASK
         case "stack_cube":
             from sim.tasks.stack_cube import TASK
         case "open_drawer":

@@ -36,7 +36,7 @@ class EvaluatePolicyConfig:
     denoising_steps: int | None = None
     """Sampler steps; None takes the policy's own."""
     instruction: str | None = None
-    """What a policy that reads language is told; None takes the policy's own words."""
+    """What a policy that reads language is told; None takes the worlds' own words, else the policy's."""
 
 
 def run(config: EvaluatePolicyConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def checkpoint_agent(
         path: directory of the policy.
         protocol: under which it will act.
         denoising_steps: sampler steps; None takes the policy's own.
-        instruction: what a policy that reads language is told; None takes the policy's own words.
+        instruction: what a policy that reads language is told; None takes the worlds' own words, else the policy's.
         device: where it computes: `cpu`, `cuda`, or `auto`.
 
     Raises:
@@ -108,7 +108,7 @@ def chunking_of(policy: Path, instruction: str | None = None) -> Chunking:
 
     Args:
         policy: its directory.
-        instruction: what it is told if it reads language; None takes its own words.
+        instruction: what it is told if it reads language; None takes the worlds' own words, else the policy's.
 
     Raises:
         HandoffError: it does not read and there are words.
@@ -120,6 +120,7 @@ def chunking_of(policy: Path, instruction: str | None = None) -> Chunking:
         fields=tuple(card.observation),
         sensors=tuple(card.sensors),
         instruction=instruction_of(card, instruction),
+        listens=instruction is None and isinstance(card.model, VlaConfig | TokenVlaConfig),
         action_size=card.action_size,
         n_obs_steps=card.model.n_obs_steps,
         horizon=card.model.horizon,

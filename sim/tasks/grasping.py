@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,6 +88,28 @@ def quarter_turn_yaw(quaternion: np.ndarray, view: View) -> np.ndarray:
     turned = yaw - np.round((yaw - present) / (np.pi / 2)) * (np.pi / 2)
     # Beyond the action space's limit the next side of the box is as good.
     return np.where(np.abs(turned) > 1.2, turned - np.sign(turned) * (np.pi / 2), turned)
+
+
+def free_yaw(view: View, name: str, others: Sequence[str], half: float) -> np.ndarray:
+    """(N,) yaw [rad] of a grasp square to the sides of the cube `name`, the fingers not where one of `others` is.
+
+    Where both ways are blocked, the one next to the hand's present yaw.
+    """
+    yaw = quarter_turn_yaw(view.quaternion(name), view)
+    other = yaw - np.where(yaw < 0.0, -1.0, 1.0) * np.pi / 2
+    return np.where(_blocked(view, name, others, half, yaw) & ~_blocked(view, name, others, half, other), other, yaw)
+
+
+def _blocked(view: View, name: str, others: Sequence[str], half: float, yaw: np.ndarray) -> np.ndarray:
+    """(N,) bool: one of `others`, cubes as large, is where a finger of the open hand would go down."""
+    here, found, diagonal = view.position(name), np.zeros(view.n, bool), np.sqrt(2.0) * half
+    for other in others:
+        apart = view.position(other) - here
+        along = -np.sin(yaw) * apart[:, 0] + np.cos(yaw) * apart[:, 1]
+        across = np.cos(yaw) * apart[:, 0] + np.sin(yaw) * apart[:, 1]
+        near = (np.abs(along) < OPEN / 2 + 2 * FINGER_HALF[1] + diagonal) & (np.abs(across) < FINGER_HALF[0] + diagonal)
+        found |= near & (np.abs(apart[:, 2]) < half)
+    return found
 
 
 def quarter_turns(view: View, name: str) -> np.ndarray:

@@ -15,9 +15,9 @@ import numpy as np
 
 from robots.actions import CartesianDelta
 from sim.randomize import ARM_AND_CAMERAS, Range
-from sim.scene import FINGER_HALF, arm_scene
+from sim.scene import arm_scene
 from sim.tasks.fixture import upright_posture
-from sim.tasks.grasping import ALIGNED, MIDDLE, add_cube, beyond_reach, held, pick_up, quarter_turn_yaw
+from sim.tasks.grasping import ALIGNED, MIDDLE, add_cube, beyond_reach, free_yaw, held, pick_up
 from sim.tasks.task import CLOSED, OPEN, Intent, Reward, Start, Task, body, near, proprioception, start_posture
 from sim.view import View, yaw_quaternion
 
@@ -131,21 +131,8 @@ def _place(view: View) -> np.ndarray:
     return wanted + view.grasp_position - red
 
 
-def _free_yaw(view: View) -> np.ndarray:
-    """(N,) yaw of the grasp [rad]: square to red's sides, the fingers not on green's place."""
-    yaw = quarter_turn_yaw(view.quaternion("red"), view)
-    apart = (view.position("green") - view.position("red"))[:, :2]
-    along = -np.sin(yaw) * apart[:, 0] + np.cos(yaw) * apart[:, 1]
-    across = np.cos(yaw) * apart[:, 0] + np.sin(yaw) * apart[:, 1]
-    diagonal = np.sqrt(2.0) * HALF
-    blocked = np.abs(along) < OPEN / 2 + 2 * FINGER_HALF[1] + diagonal
-    blocked &= np.abs(across) < FINGER_HALF[0] + diagonal
-    beside = np.abs(view.position("green")[:, 2] - view.position("red")[:, 2]) < HALF
-    return np.where(blocked & beside, yaw - np.where(yaw < 0.0, -1.0, 1.0) * np.pi / 2, yaw)
-
-
 def _expert(view: View) -> Intent:
-    grasp = pick_up(view, view.position("red"), _free_yaw(view), HALF)
+    grasp = pick_up(view, view.position("red"), free_yaw(view, "red", ["green"], HALF), HALF)
     holding, stacked = _held(view), _stacked(view)
     pose, width = grasp.pose.copy(), grasp.width.copy()
     pose[holding, :3] = _place(view)[holding]

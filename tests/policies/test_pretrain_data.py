@@ -24,6 +24,7 @@ from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
+from robots.text import encode, text_field
 from robots.types import no_progress
 from tests.policies.conftest import TINY, write_demonstrations
 from tests.policies.kill import run_until_killed
@@ -260,6 +261,19 @@ def test_instructions_come_from_episode_then_policy_then_task(tmp_path: Path):
     demos = write_store(tmp_path / "demos", (9, 9), metadata=[{"instruction": "push the point"}, {}])
     assert told(demos) == ("push the point", "push point")
     assert told(demos, "go on") == ("push the point", "go on")
+
+
+def test_words_recorded_with_an_episode_come_before_the_policys_and_behind_its_metadata(tmp_path: Path):
+    demos, words = tmp_path / "demos", text_field(16)
+    demos.mkdir()
+    schema = EpisodeSchema(
+        name="push_point", streams={"policy": StreamSpec(rate_hz=10.0, fields={**FIELDS, "instruction": words})}
+    )
+    with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
+        for said, metadata in (("go left", {}), ("go right", {"instruction": "turn round"}), ("stop", {})):
+            values = {name: np.zeros((9, *spec.shape), spec.dtype) for name, spec in FIELDS.items()}
+            writer.append({"policy": values | {"instruction": encode([said] * 9, 16)}}, metadata)
+    assert told(demos, "go on") == ("go left", "turn round", "stop")
 
 
 def test_instructions_are_not_read_for_a_policy_that_hears_nothing(demos: Path):

@@ -6,6 +6,7 @@ import pytest
 from robots.errors import HandoffError
 from robots.noise import chunk_noise
 from robots.spec import ActionSpec
+from robots.text import INSTRUCTION, encode
 from sim.agent import ChunkAgent, Chunking, RandomAgent, ReplayAgent, chunking_under
 from sim.gym_push_t import PushTVecEnv
 from sim.protocol import ChunkRule, Protocol, Sampling
@@ -140,6 +141,36 @@ def test_a_policy_that_reads_is_told_the_same_words_in_every_world():
     rollout(ChunkAgent(policy, replace(LINE, instruction="go on")), Line(2), [3, 4], 1, BEST)
     assert policy.inputs[0].instructions == ("go on", "go on")
     assert policy.inputs[0].sensors == {}
+
+
+class Speaking(Line):
+    """A line whose worlds ask for something in words."""
+
+    def _observation(self):
+        observation = super()._observation()
+        told = [f"go to {int(place)}" for place in observation["place"][:, 0] // 100]
+        return {**observation, INSTRUCTION: encode(told, 16)}
+
+
+def test_a_policy_that_listens_is_told_what_every_world_asks_for():
+    policy = Shown()
+    agent = ChunkAgent(policy, replace(LINE, instruction="go on", listens=True))
+    rollout(agent, Speaking(3, {3: 1, 4: 99, 5: 99}.__getitem__), [3, 4, 5], 4, BEST)
+    assert policy.inputs[0].instructions == ("go to 3", "go to 4", "go to 5")
+    # The first world has ended.
+    assert policy.inputs[1].instructions == ("go to 4", "go to 5")
+
+
+def test_words_given_come_before_those_of_the_worlds():
+    policy = Shown()
+    rollout(ChunkAgent(policy, replace(LINE, instruction="go on")), Speaking(2), [3, 4], 1, BEST)
+    assert policy.inputs[0].instructions == ("go on", "go on")
+
+
+def test_a_policy_that_listens_is_told_its_own_words_where_worlds_are_silent():
+    policy = Shown()
+    rollout(ChunkAgent(policy, replace(LINE, instruction="go on", listens=True)), Line(1), [3], 1, BEST)
+    assert policy.inputs[0].instructions == ("go on",)
 
 
 def test_a_policy_may_see_pictures_and_nothing_else():

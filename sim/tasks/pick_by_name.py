@@ -1,0 +1,174 @@
+"""Pick by name: of four cubes grasp the one that the instruction names, and lift it.
+
+One scene asks for four things, and nothing but the words tells which: the smallest problem of a policy that reads. As
+the PutOn tasks of ManiSkill by which RLinf measures (arXiv 2510.06710), with one arm, one table and our own cubes.
+"""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots.actions import CartesianDelta
+from robots.spec import FieldSpec
+from robots.text import encode, text_field
+from sim.randomize import ARM_AND_CAMERAS, Range
+from sim.scene import arm_scene
+from sim.tasks.grasping import ALIGNED, add_cube, beyond_reach, free_yaw, held, pick_up, quarter_turns
+from sim.tasks.stack_cube import (
+    APART,
+    CUBE_HIGH,
+    CUBE_LOW,
+    HALF,
+    Q_START,
+    WORKSPACE_HIGH,
+    WORKSPACE_LOW,
+    YAW,
+)
+from sim.tasks.task import Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
+from sim.view import View, yaw_quaternion
+
+if TYPE_CHECKING:
+    import mujoco
+
+COLOURS = {
+    "red": (0.80, 0.28, 0.24, 1.0),
+    "green": (0.30, 0.62, 0.34, 1.0),
+    "blue": (0.24, 0.42, 0.76, 1.0),
+    "yellow": (0.90, 0.76, 0.26, 1.0),
+}
+"""The cubes by their names, in the order in which a world's goal counts them."""
+NAMES = tuple(COLOURS)
+INSTRUCTIONS = tuple(f"pick up the {name} cube" for name in NAMES)
+"""What is asked for, by the number of the cube."""
+LIFT = 0.08
+"""How far above where it lay the named cube counts as picked up [m]."""
+_TEXT = text_field(about="which cube to pick up, in words")
+
+
+def _scene() -> mujoco.MjSpec:
+    spec = arm_scene("pick_by_name", timestep=0.005)
+    for number, (name, rgba) in enumerate(COLOURS.items()):
+        add_cube(spec, name, HALF, rgba=rgba, position=(0.5, 0.15 - 0.1 * number, HALF))
+    return spec
+
+
+def _reset(rng: np.random.Generator, start: Start) -> None:
+    start_posture(rng, start, Q_START)
+    start.goal[0] = rng.integers(len(NAMES))
+    places: list[np.ndarray] = []
+    while len(places) < len(NAMES):
+        place = rng.uniform(CUBE_LOW, CUBE_HIGH)
+        if all(np.linalg.norm(place - other) >= APART for other in places):
+            places.append(place)
+    for name, place in zip(NAMES, places, strict=True):
+        start.place(name, [*place, HALF], yaw_quaternion(rng.uniform(-YAW, YAW)))
+
+
+def _named(view: View) -> np.ndarray:
+    """(N,) number of the cube that is asked for."""
+    return view.goal[:, 0].astype(np.int64)
+
+
+def _of_named(view: View, read: Callable[[str], np.ndarray]) -> np.ndarray:
+    """(N, ...) what `read` tells of the cube that each world asks for."""
+    return np.stack([read(name) for name in NAMES])[_named(view), np.arange(view.n)]
+
+
+def _held(view: View) -> np.ndarray:
+    return _of_named(view, lambda name: held(view, name, HALF))
+
+
+def _lifted(view: View, name: str) -> np.ndarray:
+    return held(view, name, HALF) & (view.position(name)[:, 2] > HALF + LIFT)
+
+
+def _success(view: View) -> np.ndarray:
+    return _of_named(view, lambda name: _lifted(view, name))
+
+
+def _mistaken(view: View) -> np.ndarray:
+    """(N,) 1 where another cube than the one asked for is lifted."""
+    lifted = np.stack([_lifted(view, name) for name in NAMES])
+    return (lifted.any(axis=0) & ~_success(view)).astype(float)
+
+
+def _failure(view: View) -> np.ndarray:
+    """(N,) bool: the cube that is asked for lies where the hand cannot grasp it."""
+    low, high = np.array(WORKSPACE_LOW[:2]) - ALIGNED, np.array(WORKSPACE_HIGH[:2]) + ALIGNED
+    return _of_named(view, lambda name: beyond_reach(view, name, low, high)) & ~_held(view)
+
+
+def _reach(view: View) -> np.ndarray:
+    position = _of_named(view, view.position)
+    return near(np.linalg.norm(view.grasp_position - position, axis=1), 0.1)
+
+
+def _raised(view: View) -> np.ndarray:
+    """(N,) share of the way up, 0..1, where it is held."""
+    height = _of_named(view, view.position)[:, 2] - HALF
+    return np.clip(height / LIFT, 0.0, 1.0) * _held(view)
+
+
+def _expert(view: View) -> Intent:
+    position = _of_named(view, view.position)
+    yaw = _of_named(view, lambda name: free_yaw(view, name, _others(name), HALF))
+    grasp = pick_up(view, position, yaw, HALF)
+    holding = _held(view)
+    up = grasp.pose.copy()
+    up[:, :3] = view.grasp_position
+    up[:, 2] += HALF + LIFT + 0.03 - position[:, 2]
+    return Intent(pose=np.where(holding[:, None], up, grasp.pose), width=np.where(holding, 0.0, grasp.width))
+
+
+def _others(name: str) -> Sequence[str]:
+    return [other for other in NAMES if other != name]
+
+
+def _seen(name: str) -> Observed:
+    """A cube as it looks from the hand, wherever on the table it is."""
+    spec = FieldSpec(
+        shape=(5,),
+        unit="m, 1",
+        frame="base",
+        about=f"from the grasp point to the {name} cube's centre; cosine, sine of four times its yaw less the hand's",
+    )
+    return Observed(
+        spec, lambda v: np.concatenate([v.position(name) - v.grasp_position, quarter_turns(v, name)], axis=1)
+    )
+
+
+TASK = Task(
+    name="pick_by_name",
+    scene=_scene,
+    reset=_reset,
+    observations={
+        **proprioception(),
+        **{f"{name}_cube": _seen(name) for name in NAMES},
+        "instruction": Observed(_TEXT, lambda v: encode(INSTRUCTIONS, _TEXT.shape[0])[_named(v)]),
+    },
+    rewards={
+        "reach": Reward(0.25, _reach),
+        "grasp": Reward(0.25, lambda v: _held(v).astype(float)),
+        "lift": Reward(0.25, _raised),
+        "there": Reward(0.25, lambda v: _success(v).astype(float)),
+    },
+    success=_success,
+    failure=_failure,
+    expert=_expert,
+    info={"mistaken": _mistaken},
+    goal_size=1,
+    actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
+    q_posture=Q_START,
+    max_steps=100,
+    ranges=(
+        Range(what="mass", names=NAMES, low=0.5, high=2.0),
+        Range(what="friction", names=(*NAMES, "finger_*"), low=0.7, high=1.3),
+        *ARM_AND_CAMERAS,
+    ),
+)
