@@ -70,13 +70,16 @@ def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) 
             raise HandoffError(f"policy: the family '{config.kind}' cannot be built.")
 
 
-def load_module(path: Path, steps: int | None = None, device: str = "cpu") -> tuple[ChunkPolicy, PolicyCard]:
+def load_module(
+    path: Path, steps: int | None = None, device: str = "cpu", *, trainable: bool = False
+) -> tuple[ChunkPolicy, PolicyCard]:
     """The policy in the directory `path`, ready for inference, and its card.
 
     Args:
         path: what `pretrain` or `distil` wrote.
         steps: sampler steps; None takes the policy's own.
         device: of torch.
+        trainable: whether what was trained may be trained further, such as adapters in a frozen backbone.
 
     Raises:
         HandoffError: no policy there, a damaged one, or steps that its sampler cannot take.
@@ -90,7 +93,7 @@ def load_module(path: Path, steps: int | None = None, device: str = "cpu") -> tu
         raise HandoffError(f"{path}: weights and config.json disagree: {reason}. Was one of them replaced?") from None
     if steps is not None:
         module.set_sampler_steps(steps)
-    return module.eval().requires_grad_(False).to(device), card
+    return (module if trainable else module.requires_grad_(False)).eval().to(device), card
 
 
 def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> SeeingPolicy:

@@ -150,12 +150,35 @@ class BehaviourCloningConfig(EncodedPolicyConfig):
 
 
 @config
-class BackboneConfig:
-    """A pretrained vision-language model in a local folder, as `save_pretrained` of transformers writes one."""
+class ScratchConfig:
+    """A small backbone that nothing was learned by yet: text layers as those of SmolVLM, and its vision tower."""
 
-    folder: str
+    sentences: tuple[str, ...] = ()
+    """From which the tokenizer learns its pairs; other words cost more tokens. Without any a token is a byte."""
+    vocabulary: int = 320
+    """Most tokens that it learns; at least the 256 bytes and four more."""
+    width: int = 128
+    """Of a token; a multiple of twice the heads."""
+    layers: int = 4
+    heads: int = 4
+    feedforward: int = 256
+    """Hidden units of every layer."""
+    picture: int = 32
+    """Edge of the pictures [px], a multiple of 16: a patch is 8 wide, and four of them are a token."""
+    vision_layers: int = 2
+    """Of the vision tower, which is as wide; not built for a policy without cameras."""
+
+
+@config
+class BackboneConfig:
+    """A vision-language model: pretrained, in a local folder as `save_pretrained` of transformers writes one, or a
+    small one from scratch."""
+
+    folder: str | None = None
     """Holds `config.json`, `model.safetensors` (or its shards with their index), `tokenizer.json` and, where pictures
     are not normalised to -1..1, `preprocessor_config.json`. Nothing is ever fetched from a hub."""
+    scratch: ScratchConfig | None = None
+    """In place of a folder."""
     layers: int | None = None
     """Text layers that are kept, from the first on; None keeps all. SmolVLA keeps 16 of 32."""
     instruction_tokens: int = 48
@@ -178,7 +201,7 @@ class LoraConfig:
 
 @config
 class VisionLanguagePolicyConfig(ChunkPolicyConfig):
-    """What every policy over a vision-language backbone has; it sees the newest picture of each camera."""
+    """What every policy over a vision-language backbone has; it sees the newest picture of each camera, if any."""
 
     backbone: BackboneConfig
     """Which pretrained model."""
@@ -186,6 +209,9 @@ class VisionLanguagePolicyConfig(ChunkPolicyConfig):
     """`none` freezes it, `lora` trains adapters in it, `all` trains it whole, with its vision tower."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Read for `train_backbone: lora`."""
+    state_tokens: Literal["one", "field"] = "one"
+    """`one` shows the backbone the whole state as a token, as SmolVLA; `field` every observed field as one of its own,
+    so that words can be about one of them. Without cameras that is all it sees."""
     instruction: str | None = None
     """Said to the policy where nothing else is: in training by episodes without an instruction, which are told the name
     of their task if this is None, and at inference, which is then refused."""

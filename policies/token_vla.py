@@ -44,9 +44,6 @@ from policies.policy_config import TokenVlaConfig
 from policies.vision_language import VisionLanguagePolicy
 from robots.errors import HandoffError
 
-_DEVIATION = 0.02
-"""Of initial queries, embeddings and weights of the logits, as in GPT-2."""
-
 
 class Drawn(NamedTuple):
     """Tokens that a policy chose, for reinforcement learning."""
@@ -87,12 +84,12 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         self.causal = config.decoding == "autoregressive"
         self.normalize_action = QuantileNormalizer(self.chunk_shape, config.quantile)
         width, count = self.backbone.width, shapes.action * config.horizon
-        self.query_NW = nn.Parameter(_DEVIATION * torch.randn(count, width))
+        self.query_NW = nn.Parameter(self.backbone.deviation * torch.randn(count, width))
         self.head = nn.Linear(width, config.bins, bias=False)
         self.embedding = nn.Embedding(config.bins, width) if self.causal else None
         for table in (self.head, self.embedding):
             if table is not None:
-                nn.init.normal_(table.weight, std=_DEVIATION)
+                nn.init.normal_(table.weight, std=self.backbone.deviation)
         if from_words:
             self._start_from_words()
 

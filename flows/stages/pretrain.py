@@ -22,7 +22,7 @@ def outside(config: PretrainConfig) -> dict[str, str]:
     if config.initial is not None:
         places["initial"] = Path(config.initial)
     match config.policy:
-        case VlaConfig(backbone=backbone) | TokenVlaConfig(backbone=backbone):
+        case VlaConfig(backbone=backbone) | TokenVlaConfig(backbone=backbone) if backbone.folder is not None:
             places["backbone"] = Path(backbone.folder)
         case _:
             pass

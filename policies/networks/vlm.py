@@ -44,6 +44,15 @@ class Prefix(NamedTuple):
     """So many last tokens are the state; pictures and words do not attend to them."""
 
 
+class Words(NamedTuple):
+    """Sentences as the text layers read them."""
+
+    token_BL: Tensor
+    """int64."""
+    mask_BL: Tensor
+    """False for padding, which stands behind."""
+
+
 class VisionLanguageModel(nn.Module):
     """Vision tower, connector and text layers of a pretrained model, and the projection of the state.
 
@@ -51,20 +60,32 @@ class VisionLanguageModel(nn.Module):
         source: what was read from the model's folder.
         model: of transformers, with a language head.
         config: which model.
-        state_size: entries of all observed steps together; 0 gives no state token.
+        state: entries of every state token; none where there is no state.
         head: whether to keep the language head, for `logits`.
+        sees: whether to keep the vision tower.
     """
 
-    def __init__(self, source: Source, model: Any, config: BackboneConfig, state_size: int, head: bool) -> None:
+    def __init__(
+        self,
+        source: Source,
+        model: Any,
+        config: BackboneConfig,
+        state: Sequence[int],
+        head: bool,
+        sees: bool,
+    ) -> None:
         super().__init__()
         parts = FAMILIES[source.config.model_type]
-        self.text, self.vision, self.connector = (getattr(model.model, part) for part in parts)
+        self.text, vision_tower, connector = (getattr(model.model, part) for part in parts)
+        self.vision, self.connector = (vision_tower, connector) if sees else (None, None)
         text, vision = source.config.text_config, source.config.vision_config
         self.width: int = text.hidden_size
         self.layers: int = text.num_hidden_layers
         self.heads: int = text.num_attention_heads
         self.kv_heads: int = text.num_key_value_heads
         self.head_dim: int = getattr(text, "head_dim", None) or self.width // self.heads
+        self.deviation: float = text.initializer_range
+        """With which its weights began."""
         self.picture_size: int = vision.image_size
         shrunk = vision.patch_size * getattr(source.config, "scale_factor", 1)
         self.picture_tokens: int = (vision.image_size // shrunk) ** 2
@@ -72,52 +93,48 @@ class VisionLanguageModel(nn.Module):
         self.instruction_tokens = config.instruction_tokens
         self.tied: bool = model.lm_head.weight is self.text.embed_tokens.weight
         self.head = model.lm_head if head and not self.tied else None
-        self.state_projection = nn.Linear(state_size, self.width) if state_size else None
+        self.state_projections = nn.ModuleList(_state_projection(size, self.width, len(state)) for size in state)
 
     def text_layers(self) -> nn.ModuleList:
         """The transformer layers that read the prefix, in order."""
         return self.text.layers
 
-    def prefix(self, sensors_BTHWC: Mapping[str, Tensor], instructions: tuple[str, ...], state_BTO: Tensor) -> Prefix:
+    def prefix(self, sensors_BTHWC: Mapping[str, Tensor], words: Words, state: Sequence[Tensor]) -> Prefix:
         """What is observed, as tokens: of each camera in the order of their names, of the words, of the state.
 
         Args:
             sensors_BTHWC: per camera uint8 RGB; the newest step is used.
-            instructions: B sentences.
-            state_BTO: normalised.
+            words: of B sentences, see `tokens`.
+            state: (B, entries) of every state token, normalised.
 
         Raises:
-            HandoffError: no camera, as many instructions as rows are not given, or one of them is too long.
+            HandoffError: a camera is missing, or its tower was not kept.
         """
-        if not sensors_BTHWC:
-            raise HandoffError("backbone: it is shown no picture. Name the cameras in image_fields.")
-        if len(instructions) != len(state_BTO):
+        if bool(sensors_BTHWC) != (self.vision is not None):
             raise HandoffError(
-                f"backbone: {len(instructions)} instructions for {len(state_BTO)} observations. "
-                "Do the data have an instruction per episode, or the policy one of its own?"
+                f"backbone: it is shown {len(sensors_BTHWC)} pictures and has {'a' if self.vision else 'no'} vision "
+                "tower. Name the cameras in image_fields."
             )
         pictures = [self.picture_embeddings(sensors_BTHWC[name][:, -1]) for name in sorted(sensors_BTHWC)]
-        token_BL, told_BL = self.tokens(instructions)
-        parts = [*pictures, self.text.embed_tokens(token_BL)]
-        seen_BL = told_BL.new_ones(len(state_BTO), sum(part.shape[1] for part in pictures))
-        masks = [seen_BL, told_BL]
-        if self.state_projection is not None:
-            parts.append(self.state_projection(state_BTO.flatten(1))[:, None])
-            masks.append(told_BL.new_ones(len(state_BTO), 1))
-        dtype = self.text.embed_tokens.weight.dtype
-        embedding_BLW = torch.cat([part.to(dtype) for part in parts], dim=1)
-        return Prefix(embedding_BLW, torch.cat(masks, dim=1), int(self.state_projection is not None))
+        shown = [project(entries)[:, None] for project, entries in zip(self.state_projections, state, strict=True)]
+        parts = [*pictures, self.text.embed_tokens(words.token_BL), *shown]
+        rows, dtype = len(words.token_BL), self.text.embed_tokens.weight.dtype
+        seen_BL = words.mask_BL.new_ones(rows, sum(part.shape[1] for part in pictures))
+        mask_BL = torch.cat([seen_BL, words.mask_BL, words.mask_BL.new_ones(rows, len(shown))], dim=1)
+        return Prefix(torch.cat([part.to(dtype) for part in parts], dim=1), mask_BL, len(shown))
 
     def picture_embeddings(self, picture_BHWC: Tensor) -> Tensor:
-        """(B, picture_tokens, W) of uint8 RGB pictures."""
+        """(B, picture_tokens, W) of uint8 RGB pictures, by a model that sees."""
+        assert self.vision is not None
+        assert self.connector is not None
         pixel_BCHW = picture_BHWC.movedim(-1, 1).float() / 255.0
         pixel_BCHW = padded_picture(pixel_BCHW, self.picture_size)
         mean_C, std_C = (pixel_BCHW.new_tensor(part) for part in (self.source.mean, self.source.std))
         pixel_BCHW = (pixel_BCHW - mean_C[:, None, None]) / std_C[:, None, None]
         return self.connector(self.vision(pixel_BCHW).last_hidden_state)
 
-    def tokens(self, instructions: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Numbers of the tokens (B, longest) and which are no padding; every instruction ends with a newline.
+    def tokens(self, instructions: Sequence[str]) -> Words:
+        """Every instruction ends with a newline; padded to the longest.
 
         Raises:
             HandoffError: an instruction is too long.
@@ -132,12 +149,14 @@ class VisionLanguageModel(nn.Module):
                 f"{self.instruction_tokens} are read. Raise backbone.instruction_tokens."
             )
         device = self.text.embed_tokens.weight.device
-        token_BL = torch.zeros(len(lines), length, dtype=torch.long)
-        mask_BL = torch.zeros(len(lines), length, dtype=torch.bool)
-        for row, line in enumerate(lines):
-            token_BL[row, : len(numbers[line])] = torch.tensor(numbers[line])
-            mask_BL[row, : len(numbers[line])] = True
-        return token_BL.to(device), mask_BL.to(device)
+        token_UL = torch.zeros(len(numbers), length, dtype=torch.long)
+        mask_UL = torch.zeros(len(numbers), length, dtype=torch.bool)
+        for row, ids in enumerate(numbers.values()):
+            token_UL[row, : len(ids)] = torch.tensor(ids)
+            mask_UL[row, : len(ids)] = True
+        place = {line: row for row, line in enumerate(numbers)}
+        row_B = torch.tensor([place[line] for line in lines])
+        return Words(token_UL[row_B].to(device), mask_UL[row_B].to(device))
 
     def forward_prefix(self, prefix: Prefix) -> KeyValues:
         """Keys and values of every text layer; worked out once, they serve every step of a sampler.
@@ -156,7 +175,7 @@ class VisionLanguageModel(nn.Module):
 
     def frozen(self) -> bool:
         """Whether nothing but the projection of the state is trained."""
-        pretrained = (self.text, self.vision, self.connector)
+        pretrained = [part for part in (self.text, self.vision, self.connector) if part is not None]
         return not any(parameter.requires_grad for part in pretrained for parameter in part.parameters())
 
     def forward_text(
@@ -205,6 +224,14 @@ class VisionLanguageModel(nn.Module):
         return dict(self.source.files)
 
 
+def _state_projection(size: int, width: int, tokens: int) -> nn.Module:
+    """To one token: SmolVLA's linear map of the whole state; of several tokens each has OFT's two layers (arXiv
+    2502.19645), as few entries beside a bias would else be all that the first norm leaves of them."""
+    if tokens == 1:
+        return nn.Linear(size, width)
+    return nn.Sequential(nn.Linear(size, width), nn.GELU(), nn.Linear(width, width))
+
+
 def prefix_mask(prefix: Prefix) -> Tensor:
     """(B, L, L) True where the token of a row attends to that of a column."""
     length = prefix.mask_BL.shape[1]
@@ -235,15 +262,16 @@ def padded_picture(pixel_BCHW: Tensor, size: int) -> Tensor:
 
 
 def load_backbone(
-    config: BackboneConfig, weights: bool, state_size: int = 0, head: bool = False
+    config: BackboneConfig, weights: bool, state: Sequence[int] = (), head: bool = False, sees: bool = True
 ) -> VisionLanguageModel:
-    """The model in the local folder `config.folder`, in float32 on the CPU.
+    """The model in the local folder `config.folder`, or one from scratch; in float32 on the CPU.
 
     Args:
         config: which.
-        weights: False leaves them random, for a policy whose own file holds them all.
-        state_size: entries of all observed steps together, for the state token; 0 gives none.
+        weights: False leaves them random, for a policy whose own file holds them all; so are those from scratch.
+        state: entries of every state token; none where there is no state.
         head: whether to keep the language head, for `VisionLanguageModel.logits`.
+        sees: whether to keep the vision tower.
 
     Raises:
         HandoffError: no such folder, another family, more layers than there are, or files missing or damaged.
@@ -251,13 +279,13 @@ def load_backbone(
     from safetensors import SafetensorError
     from transformers import AutoModelForImageTextToText
 
-    folder = Path(config.folder)
     source = read_source(config)
-    if not weights:
+    if not weights or config.folder is None:
         model = AutoModelForImageTextToText.from_config(
             source.config, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
         )
-        return VisionLanguageModel(source, model, config, state_size, head)
+        return VisionLanguageModel(source, model, config, state, head, sees)
+    folder = Path(config.folder)
     try:
         with _quietly():
             loaded: Any = AutoModelForImageTextToText.from_pretrained(
@@ -280,7 +308,7 @@ def load_backbone(
     wrong = sorted(map(str, {*report["missing_keys"], *report["mismatched_keys"]} - unread))
     if wrong:
         raise HandoffError(f"{folder}: {len(wrong)} weights are missing or of another size, the first is {wrong[0]}.")
-    return VisionLanguageModel(source, model, config, state_size, head)
+    return VisionLanguageModel(source, model, config, state, head, sees)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""The small files of a pretrained vision-language model: its configuration, tokenizer and picture settings.
+"""The small files of a vision-language model: its configuration, tokenizer and picture settings.
 
-They are read from a local folder, never from a hub, and travel with every policy that was trained on the model.
+Those of a pretrained one are read from a local folder, never from a hub; those of a small one from scratch are made
+here. They travel with every policy that was trained on the model.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from policies.policy_config import BackboneConfig
+from policies.policy_config import BackboneConfig, ScratchConfig
 from robots.errors import HandoffError
 
 FAMILIES = {
@@ -24,6 +26,7 @@ TEXT_FAMILIES = ("llama", "gemma")
 """The same of the text layers; those of Gemma 2, which mask by layer, are not."""
 
 _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
+_LEAST_VOCABULARY = 260
 _PICTURES = ("preprocessor_config.json", "processor_config.json")
 
 
@@ -44,14 +47,72 @@ class Source:
 
 
 def read_source(config: BackboneConfig) -> Source:
-    """What the folder says of its model beside the weights; errors of `load_backbone`."""
+    """What the folder says of its model beside the weights, or what one from scratch would; errors of
+    `load_backbone`."""
+    if (config.folder is None) == (config.scratch is None):
+        raise HandoffError(
+            f"backbone: folder is {config.folder!r} and scratch {'given' if config.scratch else 'not given'}, expected "
+            "one of them. Set backbone.folder to a downloaded model, or backbone.scratch to the sizes of a small one."
+        )
+    if config.scratch is None:
+        return _read_folder(Path(str(config.folder)), config)
+    with TemporaryDirectory() as place:
+        for name, data in scratch_files(config.scratch).items():
+            (Path(place) / name).write_bytes(data)
+        return _read_folder(Path(place), config)
+
+
+def scratch_files(config: ScratchConfig) -> dict[str, bytes]:
+    """By name, what a folder of the small model would hold beside its weights.
+
+    Raises:
+        HandoffError: sizes that do not fit together.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    sizes = (config.width, config.layers, config.heads, config.feedforward, config.picture, config.vision_layers)
+    fits = min(sizes) >= 1 and config.width % (2 * config.heads) == 0 and config.picture % 16 == 0
+    if not fits or config.vocabulary < _LEAST_VOCABULARY:
+        raise HandoffError(
+            f"backbone: width, layers, heads, feedforward, picture, vision_layers are {sizes}, vocabulary "
+            f"{config.vocabulary}; expected at least 1 each, a width that twice the heads divides, a picture that 16 "
+            f"divides and a vocabulary of at least {_LEAST_VOCABULARY}."
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocabulary,
+        special_tokens=["<|endoftext|>", "<image>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([f"{sentence}\n" for sentence in config.sentences], trainer)
+    shared = {"num_attention_heads": config.heads, "hidden_size": config.width, "intermediate_size": config.feedforward}
+    text = shared | {
+        "model_type": "llama",
+        "num_hidden_layers": config.layers,
+        "num_key_value_heads": config.heads,
+        "rms_norm_eps": 1e-5,
+        # 0.02, as usual for widths of a thousand, leaves so narrow a model almost deaf to its words for long.
+        "initializer_range": config.width**-0.5,
+        "max_position_embeddings": 512,
+        "vocab_size": tokenizer.get_vocab_size(),
+        "tie_word_embeddings": True,
+    }
+    vision = shared | {"num_hidden_layers": config.vision_layers, "image_size": config.picture, "patch_size": 8}
+    said = {"model_type": "smolvlm", "text_config": text, "vision_config": vision, "scale_factor": 2}
+    said |= {"image_token_id": 1, "pad_token_id": 0, "tie_word_embeddings": True}
+    return {_CONFIG: json.dumps(said, indent=1).encode(), _TOKENIZER: tokenizer.to_str().encode()}
+
+
+def _read_folder(folder: Path, config: BackboneConfig) -> Source:
     from tokenizers import Tokenizer
     from transformers import AutoConfig
 
-    folder = Path(config.folder)
     if not folder.is_dir():
         raise HandoffError(
-            f"backbone: '{config.folder}' is no folder. Models are never fetched from a hub: download it, then name "
+            f"backbone: '{folder}' is no folder. Models are never fetched from a hub: download it, then name "
             "the folder that holds config.json."
         )
     files = {name: _read(folder / name) for name in (_CONFIG, _TOKENIZER)}

@@ -221,9 +221,12 @@ def test_more_bins_than_words_are_refused(backbone: Path):
 @pytest.mark.parametrize(
     ("train", "trained"),
     [
-        ("none", {"query_NW", "head", "backbone.state_projection"}),
-        ("lora", {"query_NW", "head", "backbone.state_projection", "backbone.text.layers"}),
-        ("all", {"query_NW", "head", "backbone.state_projection", "backbone.text", "backbone.vision", "backbone.conn"}),
+        ("none", {"query_NW", "head", "backbone.state_projections"}),
+        ("lora", {"query_NW", "head", "backbone.state_projections", "backbone.text.layers"}),
+        (
+            "all",
+            {"query_NW", "head", "backbone.state_projections", "backbone.text", "backbone.vision", "backbone.conn"},
+        ),
     ],
 )
 def test_what_the_configuration_trains_gets_a_gradient_and_nothing_else(backbone: Path, train: str, trained: set[str]):
@@ -244,7 +247,7 @@ def test_what_the_configuration_trains_gets_a_gradient_and_nothing_else(backbone
         ({"temperature": -0.5}, "temperature is -0.5, expected at least 0"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"quantile": 0.7}, "quantile is 0.7"),
-        ({"image_fields": ()}, "sees pictures"),
+        ({"backbone": BackboneConfig()}, "folder is None and scratch not given"),
     ],
 )
 def test_sizes_that_make_no_policy_are_named(backbone: Path, changes: dict, message: str):

@@ -192,7 +192,7 @@ def test_a_frozen_backbone_learns_nothing_but_the_projection_of_the_state(folder
     module.loss(batch(), np.random.default_rng(0)).backward()
     learned = {name for name, part in module.named_parameters() if part.grad is not None and part.grad.any()}
     of_backbone = {name for name in learned if name.startswith("backbone.")}
-    assert of_backbone == {"backbone.state_projection.weight", "backbone.state_projection.bias"}
+    assert of_backbone == {"backbone.state_projections.0.weight", "backbone.state_projections.0.bias"}
     assert learned - of_backbone == {f"expert.{name}" for name, _ in module.expert.named_parameters()}
 
 
@@ -211,7 +211,7 @@ def test_an_untrained_adapter_changes_no_answer(folder: Path):
     plain: Any = policy(folder).eval()
     adapted: Any = policy(folder, train_backbone="lora").eval()
     adapted.expert.load_state_dict(plain.expert.state_dict())
-    adapted.backbone.state_projection.load_state_dict(plain.backbone.state_projection.state_dict())
+    adapted.backbone.state_projections.load_state_dict(plain.backbone.state_projections.state_dict())
     with torch.no_grad():
         assert torch.equal(adapted.sample(observed(2), noise(2)), plain.sample(observed(2), noise(2)))
 
@@ -247,9 +247,10 @@ def test_an_expert_that_does_not_fit_is_refused(folder: Path, options: dict[str,
         policy(folder, **options)
 
 
-def test_a_policy_that_sees_no_camera_is_refused(folder: Path):
-    with pytest.raises(HandoffError, match=r"image_fields are \[\]"):
-        policy(folder, cameras=0)
+def test_a_policy_that_sees_nothing_is_refused(folder: Path):
+    sizes = VlaConfig(backbone=BackboneConfig(folder=str(folder)), observation_fields=(), anchor_field=None)
+    with pytest.raises(HandoffError, match=r"image_fields are \[\], observation_fields \[\]"):
+        VlaPolicy(sizes, Shapes({}, 2, None, {}))
 
 
 def test_its_own_instruction_is_said_where_there_is_none(folder: Path):
