@@ -18,6 +18,7 @@ from policies.policy_config import (
     BehaviourCloningConfig,
     BesoConfig,
     DiffusionPolicyConfig,
+    ScratchConfig,
     TokenVlaConfig,
     VlaConfig,
 )
@@ -25,7 +26,9 @@ from policies.rl.practice_config import (
     BestOfNPracticeConfig,
     DppoPracticeConfig,
     FinetuneConfig,
+    GroupConfig,
     RL100PracticeConfig,
+    VlaPracticeConfig,
 )
 from robots.config import to_plain, validate
 from robots.errors import HandoffError
@@ -131,7 +134,7 @@ def _networks() -> list[dict[str, Any]]:
 
 
 def _practices() -> dict[str, dict[str, Any]]:
-    ways = (DppoPracticeConfig(), BestOfNPracticeConfig(), RL100PracticeConfig())
+    ways = (DppoPracticeConfig(), BestOfNPracticeConfig(), RL100PracticeConfig(), VlaPracticeConfig())
     return {way.kind: to_plain(FinetunePolicyConfig(learning=FinetuneConfig(practice=way))) for way in ways}
 
 
@@ -149,8 +152,10 @@ def _check_override(override: str, defaults: Mapping[str, Any]) -> None:
     if not equals:
         raise HandoffError(f"override '{override}' has no '='. Write key=value, e.g. pretrain.steps=2000.")
     families = [f"{_FAMILY}.{size}" for family in _families() for size in _dotted(family)]
+    families += [f"{_FAMILY}.backbone.scratch.{size}" for size in to_plain(ScratchConfig())]
     networks = [f"{_NETWORK}.{size}" for network in _networks() for size in network]
     practice = [f"{_PRACTICE}.{size}" for one in _practices().values() for size in _dotted(one)]
+    practice += [f"{_PRACTICE}.learning.practice.group.{size}" for size in to_plain(GroupConfig())]
     named = [key for group, one in _choices().items() for node in one.values() for key in _dotted({group: node})]
     groups = ["policy", f"family@{_FAMILY}", f"network@{_NETWORK}"]
     keys = list(dict.fromkeys([*_dotted(defaults), *families, *networks, *practice, *named, *groups]))

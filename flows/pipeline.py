@@ -33,9 +33,9 @@ from flows.stages.play import RecordPlayConfig
 from flows.stages.scripted import ScriptedConfig
 from policies.distill import DistilConfig
 from policies.export import ExportConfig
-from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
+from policies.policy_config import DiffusionPolicyConfig, PolicyConfig, TokenVlaConfig
 from policies.pretrain import PretrainConfig
-from policies.rl.practice_config import RL100PracticeConfig
+from policies.rl.practice_config import PracticeConfig, RL100PracticeConfig, VlaPracticeConfig
 from policies.world_model_config import WorldModelConfig
 from real.gate import GateConfig
 from real.space import CartesianSteps
@@ -110,7 +110,7 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
 
     learned, teacher = [demos, pretrained], pretrained
     if config.finetune is not None:
-        _check_practises(config.pretrain.policy)
+        _check_practises(config.pretrain.policy, config.finetune.learning.practice)
         practice = replace(config.finetune, protocol=config.finetune.protocol or config.protocol)
         dreamt = _world_model(config)
         inputs = {"policy": pretrained} | ({"world_model": dreamt[-1]} if dreamt else {})
@@ -189,10 +189,13 @@ def _world_model(config: PipelineConfig) -> list[Stage]:
     return [play, Stage("world_model", "world_model", "flows.stages.world_model", model, {"play": play})]
 
 
-def _check_practises(model: PolicyConfig) -> None:
+def _check_practises(model: PolicyConfig, practice: PracticeConfig) -> None:
     """Before hours of imitation: the same that `policies.finetune` finds behind them."""
-    if not isinstance(model, DiffusionPolicyConfig) or model.image_fields or model.point_fields:
+    if isinstance(practice, VlaPracticeConfig):
+        if not isinstance(model, TokenVlaConfig):
+            raise HandoffError(f"finetune: a policy of the family '{model.kind}', expected 'token_vla'.")
+    elif not isinstance(model, DiffusionPolicyConfig) or model.image_fields or model.point_fields:
         raise HandoffError(
-            f"finetune: a policy of the family '{model.kind}', or one with cameras, cannot practise; expected a "
+            f"finetune: a policy of the family '{model.kind}', or one with cameras, cannot practise so; expected a "
             "diffusion or flow policy of vectors alone."
         )

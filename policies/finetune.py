@@ -1,9 +1,9 @@
 """Fine-tuning a saved policy by practice in simulated worlds: from the policy's folder to another one like it.
 
-How it learns is a `Practice`: `policies.rl.dppo_practice`, `policies.rl.best_of_n` or, with the demonstrations at hand,
-`policies.rl.rl100_practice`. What is learned is saved every
-few rollouts, whole: weights, optimisers, chance, scales and how many starts were used. A run that was killed goes on
-from there; episodes that were under way are not, the worlds begin new ones.
+How it learns is a `Practice`: `policies.rl.dppo_practice`, `policies.rl.best_of_n`, for policies that read
+`policies.rl.vla_practice` or, with the demonstrations at hand, `policies.rl.rl100_practice`. What is learned is saved
+every few rollouts, whole: weights, optimisers, chance, scales and how many starts were used. A run that was killed goes
+on from there; episodes that were under way are not, the worlds begin new ones.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from policies.rl.practice_config import (
     DppoPracticeConfig,
     FinetuneConfig,
     RL100PracticeConfig,
+    VlaPracticeConfig,
 )
 from robots.config import to_plain
 from robots.durable import write_atomically
@@ -29,9 +30,9 @@ from robots.types import Progress, VecEnv
 if TYPE_CHECKING:
     from torch import nn
 
-    from policies.diffusion import DiffusionPolicy
-    from policies.policy_config import DiffusionPolicyConfig, PolicyConfig
-    from policies.rl.collector import ChunkWorlds, EpisodeTally
+    from policies.policy_config import PolicyConfig
+    from policies.rl.chunk_worlds import ChunkWorlds
+    from policies.rl.collector import EpisodeTally
 
 STATE, CURVE, PICTURE = "practice.pt", "practice.jsonl", "practice.png"
 RECENT = 100
@@ -85,7 +86,7 @@ class Practice(Protocol):
         """
         ...
 
-    def finish(self, identity: str, out: Path, progress: Progress) -> DiffusionPolicyConfig:
+    def finish(self, identity: str, out: Path, progress: Progress) -> PolicyConfig:
         """Brings the policy into its last form after all rollouts; returns what its card is to say of it.
 
         Args: as of `settle`.
@@ -125,7 +126,7 @@ def finetune(
     from policies.training import torch_threads
 
     with torch_threads(config.threads):
-        module, card = load_module(policy)
+        module, card = load_module(policy, trainable=isinstance(config.practice, VlaPracticeConfig))
         run = _Run(config, module, card.model, make_env(), out, demos)
         try:
             run.go_on()
@@ -154,14 +155,9 @@ class _Run:
         self, config: FinetuneConfig, module: Any, model: PolicyConfig, env: VecEnv, out: Path, demos: Path | None
     ) -> None:
         from policies.checkpoint import digest_file
-        from policies.diffusion import DiffusionPolicy
-        from policies.rl.collector import ChunkWorlds
+        from policies.rl.chunk_worlds import ChunkWorlds
 
-        if not isinstance(module, DiffusionPolicy) or module.shapes.sensors:
-            kind = (
-                "policy of pictures or point clouds" if isinstance(module, DiffusionPolicy) else type(module).__name__
-            )
-            raise HandoffError(f"practice: a {kind}, expected a diffusion or flow policy of vectors alone.")
+        _check_practises(config, module)
         self.config, self.out = config, out
         told = {"config": to_plain(config), "policy": _digest(module)}
         if demos is not None and isinstance(config.practice, RL100PracticeConfig):
@@ -263,11 +259,25 @@ class _Seeds(Iterator[int]):
 
 def _discount(config: FinetuneConfig) -> float:
     practice = config.practice
-    return practice.learning.discount if isinstance(practice, DppoPracticeConfig) else practice.discount
+    if isinstance(practice, DppoPracticeConfig | VlaPracticeConfig):
+        return practice.learning.discount
+    return practice.discount
+
+
+def _check_practises(config: FinetuneConfig, module: Any) -> None:
+    from policies.diffusion import DiffusionPolicy
+
+    if isinstance(config.practice, VlaPracticeConfig):
+        from policies.rl.vla_practice import check_reads
+
+        check_reads(module)
+    elif not isinstance(module, DiffusionPolicy) or module.shapes.sensors:
+        kind = "policy of pictures or point clouds" if isinstance(module, DiffusionPolicy) else type(module).__name__
+        raise HandoffError(f"practice: a {kind}, expected a diffusion or flow policy of vectors alone.")
 
 
 def _practice(
-    config: FinetuneConfig, policy: DiffusionPolicy, model: PolicyConfig, worlds: ChunkWorlds, demos: Path | None
+    config: FinetuneConfig, policy: Any, model: PolicyConfig, worlds: ChunkWorlds, demos: Path | None
 ) -> Practice:
     match config.practice:
         case DppoPracticeConfig() as way:
@@ -278,6 +288,10 @@ def _practice(
             from policies.rl.best_of_n import BestOfNPractice
 
             return BestOfNPractice(way, policy, worlds, config.seed)
+        case VlaPracticeConfig() as way:
+            from policies.rl.vla_practice import VlaPractice
+
+            return VlaPractice(way, policy, worlds, config.seed)
         case RL100PracticeConfig() as way:
             from policies.rl.recorded import demonstrated
             from policies.rl.rl100_practice import RL100Practice

@@ -6,6 +6,7 @@ Shape suffixes: R states, T observed steps, O observation.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -18,8 +19,12 @@ MOST = 20_000
 _SEEN = "seen"
 
 
-def save_practised(path: Path, seen_RTO: Tensor) -> None:
+def save_practised(path: Path, seen: Any) -> None:
     """Writes the newest of the states, normalised as the policy in the folder `path` does.
+
+    Args:
+        path: folder.
+        seen: (R, T, O), or a TensorDict of that (`policies.rl.chunk_worlds.VECTOR`) and what else was seen, by name.
 
     Raises:
         HandoffError: a full disk.
@@ -27,7 +32,9 @@ def save_practised(path: Path, seen_RTO: Tensor) -> None:
     from safetensors.torch import save
 
     with explain_write_errors(path, "the states of practice were not saved"):
-        write_atomically(path / FILE, save({_SEEN: seen_RTO[-MOST:].float().contiguous()}))
+        newest = seen[-MOST:]
+        parts = {_SEEN: newest} if isinstance(newest, Tensor) else dict(newest.items())
+        write_atomically(path / FILE, save({name: part.contiguous() for name, part in parts.items()}))
 
 
 def load_practised(path: Path, shape: tuple[int, int]) -> Tensor | None:

@@ -27,7 +27,8 @@ from torch import Tensor
 from policies.chunk_policy import Batch, Observed
 from policies.diffusion import DiffusionPolicy
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.collector import ChunkWorlds, Decided, EpisodeTally
+from policies.rl.chunk_worlds import ChunkWorlds
+from policies.rl.collector import Decided, EpisodeTally
 from policies.rl.critics import bellman_target, squared_error
 from policies.rl.networks import EnsembleMlp, move_towards
 from policies.rl.practice_config import BestOfNPracticeConfig

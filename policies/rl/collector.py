@@ -10,21 +10,14 @@ Shape suffixes: T decisions, N worlds, O observation, H horizon, A action.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.chunk_policy import ChunkPolicy
-from policies.practised import MOST
-from policies.rl.on_policy import Costs, RewardScale, Rollout, Trace
-from policies.rl.practice_config import PracticeReward
-from policies.rl.returns import chunk_reward, next_values
-from robots.errors import HandoffError
-from robots.types import Observation, VecEnv
+from policies.rl.experience import Costs, RewardScale, Rollout, Trace
+from policies.rl.returns import next_values
 
 
 class Decided(NamedTuple):
@@ -36,14 +29,18 @@ class Decided(NamedTuple):
     """g^length of what was executed."""
     terminated_N: Tensor
     truncated_N: Tensor
-    final_seen: Tensor
-    """(N, ...) what is seen after it, before any new start."""
+    final_seen: Any
+    """(N, ...) what is seen after it, before any new start: a tensor, or a TensorDict of several."""
     success_N: Tensor
     """bool, of episodes that ended."""
     cost_N: Tensor | None = None
     """Likewise summed; None where nothing costs."""
     largest_N: Tensor | None = None
     """Largest reward that the task told, where it is known."""
+    reward_NH: Tensor | None = None
+    """Of every action of a chunk; nothing for those that were not executed."""
+    length_N: Tensor | None = None
+    """int64, actions executed of a chunk; 0 in a world that had ended before and was not begun anew."""
 
 
 class DecisionWorlds(Protocol):
@@ -55,8 +52,8 @@ class DecisionWorlds(Protocol):
         """Leaves what is under way in all worlds and begins anew."""
         ...
 
-    def seen(self) -> Tensor:
-        """(N, ...) what is to be decided upon."""
+    def seen(self) -> Any:
+        """(N, ...) what is to be decided upon: a tensor, or a TensorDict of several."""
         ...
 
     def step(self, decision: Tensor) -> Decided:
@@ -190,135 +187,3 @@ class Collector:
             discount_TN=table["discount"],
             costs=Costs(table["cost"], values[1], after[1]) if "cost" in table else None,
         )
-
-
-class ChunkWorlds:
-    """Simulated worlds as a chunk policy meets them: histories, normalised units, chunks; `DecisionWorlds`.
-
-    Args:
-        env: N worlds that freeze when they end.
-        policy: whose units and fields these are.
-        n_action_steps: executed of every chunk, from the newest observed step on.
-        seeds: of the episodes, in the order in which they begin.
-        discount: per action.
-        pays: what an action is worth.
-
-    Raises:
-        HandoffError: fields that the worlds do not have, more actions than a chunk holds, or histories beyond two.
-    """
-
-    def __init__(
-        self,
-        env: VecEnv,
-        policy: ChunkPolicy,
-        n_action_steps: int,
-        seeds: Iterator[int],
-        discount: float,
-        pays: PracticeReward | None = None,
-    ) -> None:
-        history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
-        missing = sorted(policy.shapes.entries.keys() - env.observation_spec.keys())
-        if missing:
-            raise HandoffError(f"practice: the worlds do not observe {missing}, only {sorted(env.observation_spec)}.")
-        if not 1 <= n_action_steps <= horizon - history + 1 or history > 2:
-            raise HandoffError(
-                f"practice: {n_action_steps} actions of chunks of {horizon} behind {history} observed steps; expected "
-                "at most the rest of the chunk, and one or two observed steps."
-            )
-        self.env, self.num_envs, self._policy = env, env.num_envs, policy
-        self._execute = slice(history - 1, history - 1 + n_action_steps)
-        self.entries = n_action_steps * policy.chunk_shape[1]
-        """D, of the executed part of a chunk."""
-        self._seeds, self._discount, self._pays = seeds, discount, pays or PracticeReward()
-        self.executed = 0
-        """Actions executed so far, in all worlds together."""
-        self._history: list[np.ndarray] = []
-        self._met: deque[Tensor] = deque(maxlen=-(-MOST // env.num_envs))
-        self.begin()
-
-    def begin(self) -> None:
-        """See `DecisionWorlds.begin`."""
-        first = self.env.reset([next(self._seeds) for _ in range(self.num_envs)])
-        self._history = [self._vector(first)] * self._policy.observation_shape[0]
-
-    def seen(self) -> Tensor:
-        """(N, T, O) normalised."""
-        return self._shown(self._history)
-
-    @property
-    def met(self) -> Tensor:
-        """(R, T, O) the newest states in which was decided, normalised."""
-        return torch.cat([*self._met]) if self._met else self.seen()[:0]
-
-    @met.setter
-    def met(self, seen_RTO: Tensor) -> None:
-        self._met.clear()
-        self._met.extend(seen_RTO.split(self.num_envs))
-
-    def executed_part(self, chunk: Tensor) -> Tensor:
-        """(..., H, A) to (..., D): what a world sees of a chunk."""
-        return chunk[..., self._execute, :].flatten(-2)
-
-    def step(self, decision: Tensor) -> Decided:
-        """Executes a normalised chunk (N, H, A); worlds that end start anew from the next seeds.
-
-        Raises:
-            HandoffError: worlds that do not freeze.
-        """
-        newest_NO, policy = self._history[-1], self._policy
-        self._met.append(self.seen())
-        chunk_NHA = policy.normalize_action.inverse(decision)
-        if policy.anchor is not None:
-            anchored = newest_NO[:, None, policy.anchor : policy.anchor + policy.chunk_shape[1]]
-            chunk_NHA = chunk_NHA + torch.from_numpy(anchored)
-        actions_NHA = chunk_NHA[:, self._execute].double().numpy()
-        # The observation before the last one is a policy's, too, that sees two: of worlds that have ended, where that
-        # was earlier, nothing is asked any more.
-        before, rewards, length = self._history[-1], [], np.zeros(self.num_envs, np.int64)
-        parts = [actions_NHA[:, :-1], actions_NHA[:, -1:]] if actions_NHA.shape[1] > 1 else [actions_NHA]
-        made = None
-        for part in parts:
-            if made is not None:
-                before = self._vector(made.observation)
-            made = self.env.step(part)
-            rewards.append(made.reward)
-            length = length + made.executed
-        assert made is not None
-        ended = made.terminated | made.truncated
-        self.executed += int(length.sum())
-        after = [before, self._vector(made.observation)][-len(self._history) :]
-        final_seen = self._shown(after)
-        self._history = after
-        self._begin_again(np.flatnonzero(ended))
-        success = np.asarray(made.info["success"], bool).copy()
-        told_NH = np.concatenate(rewards, axis=1)
-        reward_NH = self._pays.paid(told_NH, length, made.terminated & success, made.terminated & ~success)
-        length_N = torch.from_numpy(length)
-        return Decided(
-            reward_N=chunk_reward(torch.from_numpy(reward_NH), length_N, self._discount),
-            discount_N=(self._discount**length_N).float(),
-            terminated_N=torch.from_numpy(made.terminated.copy()),
-            truncated_N=torch.from_numpy(made.truncated.copy()),
-            final_seen=final_seen,
-            success_N=torch.from_numpy(success),
-            largest_N=torch.from_numpy(told_NH.max(axis=1).astype(np.float32)),
-        )
-
-    def _begin_again(self, worlds: np.ndarray) -> None:
-        if not len(worlds):
-            return
-        fresh = self._vector(self.env.reset([next(self._seeds) for _ in worlds], worlds.tolist()))
-        rows = []
-        for row_NO in self._history:
-            row = row_NO.copy()
-            row[worlds] = fresh[worlds]
-            rows.append(row)
-        self._history = rows
-
-    def _vector(self, observation: Observation) -> np.ndarray:
-        names = sorted(self._policy.shapes.entries, key=lambda name: self._policy.shapes.entries[name][0])
-        parts = [np.asarray(observation[name], np.float32).reshape(self.num_envs, -1) for name in names]
-        return np.concatenate(parts, axis=1)
-
-    def _shown(self, history: list[np.ndarray]) -> Tensor:
-        return self._policy.normalize_observation(torch.from_numpy(np.stack(history, axis=1)))

@@ -26,7 +26,7 @@ from policies.chunk_policy import Observed
 from policies.diffusion import DiffusionPolicy
 from policies.flow import sde_grid
 from policies.generative import Denoise, ddim_grid
-from policies.rl.on_policy import Trace
+from policies.rl.experience import Trace
 from policies.rl.practice_config import DppoConfig
 from robots.errors import HandoffError
 

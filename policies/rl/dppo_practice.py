@@ -7,21 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from policies.diffusion import DiffusionPolicy
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.collector import ChunkWorlds, Collector, EpisodeTally
+from policies.rl.chunk_worlds import ChunkWorlds
+from policies.rl.collector import Collector, EpisodeTally
+from policies.rl.dead import Dead
 from policies.rl.dppo import DenoisingActor
-from policies.rl.on_policy import Learned, OnPolicyLearner
+from policies.rl.on_policy import OnPolicyLearner
 from policies.rl.practice_config import DppoPracticeConfig
-from robots.errors import HandoffError
 from robots.types import Progress
-
-PATIENCE = 3
-"""Rollouts in a row that may look dead before the run is stopped."""
-EXPLODED = 1e4
-"""Loss of the values, of scaled rewards, above which they count as exploding."""
 
 
 class DppoPractice:
@@ -50,7 +46,7 @@ class DppoPractice:
         self._collector = Collector(worlds, self._actor, self._critic, config.learning.discount, seed)
         self._collector.tally = tally or self._collector.tally
         self._learner = OnPolicyLearner(config.learning, self._actor, self._critic, seed)
-        self._dead = _Dead(self._actor.parameters())
+        self._dead = Dead(self._actor.parameters())
 
     @property
     def tally(self) -> EpisodeTally:
@@ -100,47 +96,6 @@ class DppoPractice:
     def finish(self, identity: str, out: Path, progress: Progress) -> DiffusionPolicyConfig:
         """See `Practice.finish`: it samples in as many steps as were practised."""
         return replace(self.policy.config, inference_steps=self.config.walk.steps)
-
-
-class _Dead:
-    """Stops a run in which nothing is learned any more, or everything is lost."""
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self._parameters = parameters
-        self._still = self._same = 0
-        self._sample = self._sampled()
-
-    def look(self, rollouts: int, learned: Learned, *, practises: bool) -> None:
-        """After an update; before the policy learns only the values are looked at.
-
-        Raises:
-            HandoffError: see `policies.finetune.finetune`.
-        """
-        if not learned.value_loss < EXPLODED:
-            raise HandoffError(
-                f"practice: the values' loss is {learned.value_loss:.3g} after rollout {rollouts}, limit {EXPLODED:g}, "
-                "of scaled rewards. Is the critic's rate too high?"
-            )
-        sample = self._sampled()
-        moved = bool((sample != self._sample).any())
-        self._sample = sample
-        if not practises:
-            return
-        self._still = 0 if moved else self._still + 1
-        self._same = 0 if learned.epochs == 1 or abs(learned.ratio - 1.0) > 1e-6 else self._same + 1
-        if self._still >= PATIENCE:
-            raise HandoffError(
-                f"practice: no weight of the policy has moved in the last {PATIENCE} rollouts, up to {rollouts}. Are "
-                "all advantages alike (a reward that never differs), or is the actor's rate too low?"
-            )
-        if self._same >= PATIENCE:
-            raise HandoffError(
-                f"practice: every ratio has been 1 in the last {PATIENCE} rollouts, up to {rollouts}. Do the policy's "
-                "log-probabilities hang on its weights?"
-            )
-
-    def _sampled(self) -> Tensor:
-        return torch.cat([parameter.detach().flatten()[:64] for parameter in self._parameters])
 
 
 def _critic(policy: DiffusionPolicy, hidden: tuple[int, ...]) -> nn.Module:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from policies.rl.on_policy import Trace
+from policies.rl.experience import Trace
 
 
 class GaussianDecision(NamedTuple):

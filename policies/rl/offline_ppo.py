@@ -26,8 +26,8 @@ from policies.diffusion import DiffusionPolicy
 from policies.rl.config import IqlConfig, Sizes
 from policies.rl.dppo import DenoisingActor
 from policies.rl.dynamics import Decisions, DynamicsEnsemble
+from policies.rl.experience import Trace
 from policies.rl.iql import InSampleCritics, IqlCritics
-from policies.rl.on_policy import Trace
 from policies.rl.policy_gradient import normalised, surrogate
 from policies.rl.practice_config import OfflinePpoConfig, PpoConfig
 from policies.rl.transitions import Seen, Transitions

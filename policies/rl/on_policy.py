@@ -1,38 +1,38 @@
 """On-policy learning: rollouts, and epochs of minibatches over them, for anybody who can say how likely they acted.
 
 Who acts is an `OnPolicyActor`: a decision is drawn in K parts, each with a log-probability - one part for a Gaussian,
-K denoising steps for a diffusion policy (DPPO's two-layer MDP). A row of a minibatch is one part of one decision.
+K denoising steps for a diffusion policy (DPPO's two-layer MDP). A row of a minibatch is one part of one decision; where
+a part has several log-probabilities, such as the tokens of a chunk, each has a ratio of its own, see
+`policies.rl.experience`.
 
 All chance of an update hangs on its number, so a run that was killed goes on as if it had not been; and on the number
 of the row in the whole rollout, not on who holds it, so that 1, 2 and 4 workers make the same update to rounding.
 
-Shape suffixes: T decisions, N worlds, K parts, R rows of decisions (T * N), F features.
+Shape suffixes: R rows of decisions, K parts, U units, V values.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from policies.rl.advantages import decision_table
+from policies.rl.experience import Rollout, Table, Trace
 from policies.rl.policy_gradient import (
     Lagrangian,
     Reduce,
     followed_rate,
-    normalised,
     step_clips,
     step_discounts,
     surrogate,
     value_loss,
 )
 from policies.rl.practice_config import OnPolicyConfig
-from policies.rl.returns import gae
+from policies.rl.rows import Minibatch, Rows
 from robots.errors import HandoffError
-
-Trace = dict[str, Tensor]
-"""What an actor keeps of its decisions to say later how likely they were; every entry (R, K, ...)."""
 
 
 class OnPolicyActor(Protocol):
@@ -41,7 +41,7 @@ class OnPolicyActor(Protocol):
     parts: int
     """K."""
 
-    def log_prob(self, seen: Tensor, part: Tensor, trace: Trace) -> Tensor:
+    def log_prob(self, seen: Any, part: Tensor, trace: Trace) -> Tensor:
         """Log-probabilities (rows,) of one part each of decisions.
 
         Args:
@@ -55,43 +55,29 @@ class OnPolicyActor(Protocol):
         """Those that learn, and maybe some that need no gradient."""
         ...
 
-    def cloning_loss(self, seen: Tensor, generator: torch.Generator) -> Tensor:
+    def cloning_loss(self, seen: Any, generator: torch.Generator) -> Tensor:
         """Negative log-likelihood of what the policy that it began as would do; asked where `cloning` is above 0."""
         ...
 
 
-class Costs(NamedTuple):
-    """What T decisions in N worlds cost, apart from their reward."""
+class Evaluated(NamedTuple):
+    """What an actor says of parts of decisions, in one pass."""
 
-    cost_TN: Tensor
-    value_TN: Tensor
-    """The critic's second value."""
-    next_value_TN: Tensor
+    log_prob: Tensor
+    """(rows, U) of the units at the level of the practice."""
+    value: Tensor | None = None
+    """(rows, V), where the values share the actor's network."""
+    entropy: Tensor | None = None
+    """(rows, U)."""
 
 
-class Rollout(NamedTuple):
-    """T decisions in N worlds."""
+@runtime_checkable
+class UnitActor(Protocol):
+    """An `OnPolicyActor` whose parts have several log-probabilities, and which may value what it sees."""
 
-    seen: Tensor
-    """(T, N, ...) what was decided upon."""
-    parts: Trace
-    """Each (T, N, K, ...)."""
-    log_prob_TNK: Tensor
-    reward_TN: Tensor
-    """Of a chunk the discounted sum of what was executed."""
-    value_TN: Tensor
-    next_value_TN: Tensor
-    """Of the true observations after the decisions."""
-    terminated_TN: Tensor
-    truncated_TN: Tensor
-    discount_TN: Tensor
-    """g^length of what was executed."""
-    first_row: int = 0
-    """Number of this worker's first world in the rollout of all workers."""
-    worlds: int = 0
-    """N of all workers; 0: those here are all."""
-    costs: Costs | None = None
-    """Where there is something to be avoided."""
+    def evaluate(self, seen: Any, part: Tensor, trace: Trace) -> Evaluated:
+        """See `OnPolicyActor.log_prob`."""
+        ...
 
 
 @dataclass
@@ -109,6 +95,8 @@ class Learned:
     """Share of the returns' variance that the values told."""
     rate: float
     multiplier: float
+    entropy: float = 0.0
+    """Mean over units, of actors that tell it [nat]."""
 
 
 class OnPolicyLearner:
@@ -117,7 +105,8 @@ class OnPolicyLearner:
     Args:
         config: see there.
         actor: who acts.
-        critic: (rows, ...) as seen, to (rows, 1), or (rows, 2) with the value of costs second.
+        critic: (rows, ...) as seen, to (rows, 1), or (rows, 2) with the value of costs second. Of an actor that values
+            what it sees, the part that does nothing else: it learns at the critic's rate. None values nothing.
         seed: of the order of the rows.
         reduce: sums a tensor over all workers; alone it stays as it is.
     """
@@ -126,14 +115,17 @@ class OnPolicyLearner:
         self,
         config: OnPolicyConfig,
         actor: OnPolicyActor,
-        critic: nn.Module,
+        critic: nn.Module | None,
         seed: int = 0,
         reduce: Reduce = lambda part: part,
     ) -> None:
         self.config, self.actor, self.critic, self.seed, self._reduce = config, actor, critic, seed, reduce
         self._trained = [parameter for parameter in actor.parameters() if parameter.requires_grad]
+        self._valuing = [] if critic is None else list(critic.parameters())
         self.actor_optimizer = torch.optim.Adam(self._trained, config.actor_rate)
-        self.critic_optimizer = torch.optim.Adam(critic.parameters(), config.critic_rate)
+        # Without a critic there is nothing to learn, and an optimiser wants something.
+        nothing = [nn.Parameter(torch.zeros(()))]
+        self.critic_optimizer = torch.optim.Adam(self._valuing or nothing, config.critic_rate)
         self.rollouts = 0
         self.rate = config.actor_rate
         self.lagrangian = Lagrangian(config.cost_limit, config.cost_rate, config.cost_gain)
@@ -151,15 +143,23 @@ class OnPolicyLearner:
         Raises:
             HandoffError: a loss that is not finite; that step was not made.
         """
-        config, rows = self.config, _Rows(rollout, self.actor.parts)
-        table = self._table(rollout, episode_cost)
+        return self.learn(decision_table(self.config, rollout, self.lagrangian, episode_cost, self._reduce))
+
+    def learn(self, table: Table) -> Learned:
+        """Learns from rows with advantages.
+
+        Raises:
+            HandoffError: a loss that is not finite; that step was not made.
+        """
+        config, rows = self.config, Rows(table.shares, self.actor.parts)
         learns = self.rollouts >= config.critic_warm_up
+        bound = table.log_prob_RKU if not config.decoupled else self._proximal(table)
         figures: list[Tensor] = []
         largest, epochs, kl = 0.0, 0, 0.0
         while epochs < config.epochs and not (learns and config.target_kl is not None and kl > config.target_kl):
             made = []
             for number, batch in enumerate(rows.minibatches(config.batch_size, self._draw(epochs))):
-                loss, told, ratio = self._loss(table, batch, learns, self._draw(epochs, number))
+                loss, told, ratio = self._loss(table, bound, batch, learns, self._draw(epochs, number))
                 self._step(loss, learns)
                 made.append(self._reduce(told))
                 largest = max(largest, ratio)
@@ -169,10 +169,18 @@ class OnPolicyLearner:
             self.rate = followed_rate(self.rate, kl, config.followed_kl)
             self.actor_optimizer.param_groups[0]["lr"] = self.rate
         self.rollouts += 1
-        policy, value, mean_kl, clipped = torch.stack(figures).mean(dim=0).tolist()
-        explained = _explained(table.target[:, 0], table.before[:, 0])
+        policy, value, mean_kl, clipped, entropy = torch.stack(figures).mean(dim=0).tolist()
         return Learned(
-            policy, value, mean_kl, clipped, largest, epochs, explained, self.rate, self.lagrangian.multiplier
+            policy_loss=policy,
+            value_loss=value,
+            kl=mean_kl,
+            clipped=clipped,
+            ratio=largest,
+            epochs=epochs,
+            explained=_explained(table),
+            rate=self.rate,
+            multiplier=self.lagrangian.multiplier,
+            entropy=entropy,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -193,53 +201,82 @@ class OnPolicyLearner:
         self.rollouts, self.rate = state["rollouts"], state["rate"]
         self.lagrangian.integral, self.lagrangian.multiplier = state["integral"], state["multiplier"]
 
-    def _table(self, rollout: Rollout, episode_cost: float | None) -> _Table:
-        """The rollout as rows of decisions, with normalised advantages and the values' targets."""
-        ends = (rollout.terminated_TN, rollout.truncated_TN, rollout.discount_TN, self.config.trace)
-        found = gae(rollout.reward_TN, rollout.value_TN, rollout.next_value_TN, *ends)
-        advantage, targets, before = found.advantage_TN, [found.return_TN], [rollout.value_TN]
-        if rollout.costs is not None:
-            if episode_cost is not None:
-                self.lagrangian.update(episode_cost)
-            cost = gae(*rollout.costs, *ends)
-            advantage = self.lagrangian.combine(advantage, cost.advantage_TN)
-            targets.append(cost.return_TN)
-            before.append(rollout.costs.value_TN)
-        return _Table(
-            seen=rollout.seen.flatten(0, 1),
-            trace={name: value.flatten(0, 1) for name, value in rollout.parts.items()},
-            log_prob_RK=rollout.log_prob_TNK.flatten(0, 1),
-            advantage_R=normalised(advantage, reduce=self._reduce).flatten(),
-            target=torch.stack(targets, dim=-1).flatten(0, 1),
-            before=torch.stack(before, dim=-1).flatten(0, 1),
-        )
+    def _evaluate(self, seen: Any, part: Tensor, trace: Trace) -> Evaluated:
+        """With (rows, U) log-probabilities, and values if any."""
+        if isinstance(self.actor, UnitActor):
+            return self.actor.evaluate(seen, part, trace)
+        log_prob = self.actor.log_prob(seen, part, trace)[:, None]
+        return Evaluated(log_prob, None if self.critic is None else self.critic(seen))
+
+    @torch.no_grad()
+    def _proximal(self, table: Table) -> Tensor:
+        """(R, K, U) log-probabilities under the policy as it is, before it learns."""
+        found = torch.empty_like(table.log_prob_RKU)
+        parts = table.log_prob_RKU.shape[1]
+        rows = max(1, self.config.batch_size // parts)
+        for part in range(parts):
+            for decision in torch.arange(len(found)).split(rows):
+                trace = {name: kept[decision, part] for name, kept in table.trace.items()}
+                asked = self._evaluate(table.seen[decision], torch.full_like(decision, part), trace)
+                found[decision, part] = asked.log_prob
+        return found
 
     def _loss(
-        self, table: _Table, batch: _Minibatch, learns: bool, draw: torch.Generator
+        self, table: Table, bound_RKU: Tensor, batch: Minibatch, learns: bool, draw: torch.Generator
     ) -> tuple[Tensor, Tensor, float]:
-        """Of this worker's rows of a minibatch: the loss, four figures that workers sum, and the largest ratio."""
+        """Of this worker's rows of a minibatch: the loss, five figures that workers sum, and the largest ratio."""
         config, (decision, part, count) = self.config, batch
+        if table.valid_RU is not None:
+            some = table.valid_RU[decision].any(dim=1)
+            decision, part = decision[some], part[some]
+        units = table.log_prob_RKU.shape[2]
+        valid = None if table.valid_RU is None else table.valid_RU[decision]
+        rows = self._rows(valid, count * units)
+        if not len(decision):
+            # Of several workers one may have nothing to learn from, and takes part in all sums of the others.
+            if table.valued_RV is not None:
+                self._rows(table.valued_RV[decision], 0.0)
+            nothing = torch.stack([parameter.sum() for parameter in [*self._trained, *self._valuing]]).sum() * 0.0
+            return nothing, torch.zeros(5), 1.0
         seen = table.seen[decision]
-        values = self.critic(seen)[:, : table.target.shape[1]]
-        worth = value_loss(config.ppo, values, table.target[decision], table.before[decision], rows=count)
-        loss = config.value_weight * worth
+        asked = self._evaluate(seen, part, {name: kept[decision, part] for name, kept in table.trace.items()})
         found = surrogate(
             config.ppo,
-            self.actor.log_prob(seen, part, {name: kept[decision, part] for name, kept in table.trace.items()}),
-            table.log_prob_RK[decision, part],
-            table.advantage_R[decision] * self._weights[part],
-            rows=count,
-            clip=None if self._clips is None else self._clips[part],
+            asked.log_prob,
+            bound_RKU[decision, part],
+            (table.advantage_RU[decision] * self._weights[part, None]).expand_as(asked.log_prob),
+            valid=valid,
+            rows=rows,
+            clip=None if self._clips is None else self._clips[part, None],
+            behaviour=table.log_prob_RKU[decision, part] if config.decoupled else None,
         )
+        worth = self._worth(table, decision, asked.value, count)
+        entropy = _mean(asked.entropy, valid, rows)
+        loss = config.value_weight * worth
         if learns:
-            loss = loss + found.loss
-            if config.cloning > 0.0 and len(decision):
+            loss = loss + found.loss - config.entropy * entropy
+            if config.cloning > 0.0:
                 # Every decision is there with K parts, and says the same with each: one in K rows is asked. Shares of
                 # workers add up to the mean over the minibatch.
-                asked = self.actor.cloning_loss(seen[:: self.actor.parts], draw)
-                loss = loss + config.cloning * asked * (len(decision) / count)
-        told = torch.stack([found.loss, worth, found.kl, found.clipped]).detach()
+                asked_of = self.actor.cloning_loss(seen[:: self.actor.parts], draw)
+                loss = loss + config.cloning * asked_of * (len(decision) / count)
+        told = torch.stack([found.loss, worth, found.kl, found.clipped, entropy]).detach()
         return loss, told, float(found.ratio)
+
+    def _worth(self, table: Table, decision: Tensor, value: Tensor | None, count: float) -> Tensor:
+        """Loss of the values."""
+        if value is None or table.target_RV is None or table.before_RV is None:
+            return torch.zeros(())
+        valued = None if table.valued_RV is None else table.valued_RV[decision]
+        values = value[:, : table.target_RV.shape[1]]
+        rows = self._rows(valued, count)
+        return value_loss(
+            self.config.ppo, values, table.target_RV[decision], table.before_RV[decision], valid=valued, rows=rows
+        )
+
+    def _rows(self, valid: Tensor | None, otherwise: float) -> float:
+        """How many count, of all workers."""
+        return otherwise if valid is None else float(self._reduce(valid.sum().double()))
 
     def _draw(self, epoch: int, number: int = -1) -> torch.Generator:
         """Chance of one epoch, or of one of its minibatches."""
@@ -257,86 +294,32 @@ class OnPolicyLearner:
         loss.backward()
         for parameters, optimizer, moves in (
             (self._trained, self.actor_optimizer, learns),
-            (list(self.critic.parameters()), self.critic_optimizer, True),
+            (self._valuing, self.critic_optimizer, bool(self._valuing)),
         ):
             for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad = self._reduce(parameter.grad)
-            if self.config.max_grad_norm is not None:
+            if self.config.max_grad_norm is not None and parameters:
                 nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm)
             if moves:
                 optimizer.step()
 
 
-class _Table(NamedTuple):
-    """A rollout as R decisions in a row."""
-
-    seen: Tensor
-    trace: Trace
-    log_prob_RK: Tensor
-    advantage_R: Tensor
-    target: Tensor
-    """(R, 1), or (R, 2) with that of costs."""
-    before: Tensor
-    """Likewise, as the critic said in the rollout."""
+def _mean(part: Tensor | None, valid: Tensor | None, rows: float) -> Tensor:
+    """Sum over those that count, over the number of all workers' rows."""
+    if part is None:
+        return torch.zeros(())
+    return (part if valid is None else torch.where(valid, part, 0.0)).sum() / max(rows, 1.0)
 
 
-class _Minibatch(NamedTuple):
-    """Rows of one step of gradient descent, as far as this worker has them."""
-
-    decision: Tensor
-    part: Tensor
-    rows: float
-    """Of all workers."""
-
-
-class _Rows:
-    """The rows of a rollout in orders that do not depend on who holds which worlds."""
-
-    def __init__(self, rollout: Rollout, parts: int) -> None:
-        self._decisions, self._here = rollout.reward_TN.shape
-        self._worlds, self._first, self._parts = rollout.worlds or self._here, rollout.first_row, parts
-
-    def minibatches(self, size: int, generator: torch.Generator) -> list[_Minibatch]:
-        """One pass over all rows."""
-        order = torch.randperm(self._decisions * self._worlds * self._parts, generator=generator)
-        found = []
-        # A last one of a few rows would have a gradient of its own size: it joins the one before.
-        for chunk in order.chunk(max(1, round(len(order) / size))):
-            decision, part = chunk // self._parts, chunk % self._parts
-            time, world = decision // self._worlds, decision % self._worlds - self._first
-            mine = (world >= 0) & (world < self._here)
-            found.append(_Minibatch(time[mine] * self._here + world[mine], part[mine], float(len(chunk))))
-        return found
-
-
-@dataclass
-class RewardScale:
-    """Divides rewards by the running deviation of the discounted sum behind them, as gymnasium's and DPPO's do."""
-
-    discount: float
-    count: float = 0.0
-    mean: float = 0.0
-    squares: float = 0.0
-    sums: list[float] = field(default_factory=list)
-
-    def __call__(self, reward_N: Tensor, ended_N: Tensor) -> Tensor:
-        """(N,) scaled; `ended_N` bool says where the episode ended with it."""
-        if not self.sums:
-            self.sums = [0.0] * len(reward_N)
-        sums = torch.tensor(self.sums, dtype=torch.float64) * self.discount + reward_N.double()
-        # Chan, Golub and LeVeque (1979), a batch at a time.
-        total, gap = self.count + len(sums), float(sums.mean()) - self.mean
-        self.squares += float(sums.var(correction=0)) * len(sums) + gap * gap * self.count * len(sums) / total
-        self.mean += gap * len(sums) / total
-        self.count = total
-        self.sums = torch.where(ended_N, torch.zeros_like(sums), sums).tolist()
-        deviation = (self.squares / self.count) ** 0.5
-        # While all sums are alike there is nothing to go by.
-        return reward_N / deviation if deviation > 1e-6 * abs(self.mean) else reward_N.clone()
-
-
-def _explained(target_R: Tensor, value_R: Tensor) -> float:
-    """Share of the targets' variance that the values told; 0 where they do not vary."""
-    spread = float(target_R.var(correction=0))
-    return 1.0 - float((target_R - value_R).var(correction=0)) / spread if spread > 0.0 else 0.0
+def _explained(table: Table) -> float:
+    """Share of the targets' variance that the first values told; 0 where they do not vary, or nothing is valued."""
+    if table.target_RV is None or table.before_RV is None:
+        return 0.0
+    target, value = table.target_RV, table.before_RV
+    if table.valued_RV is None:
+        target, value = target[:, 0], value[:, 0]
+    else:
+        target, value = target[table.valued_RV], value[table.valued_RV]
+    spread = float(target.var(correction=0)) if len(target) else 0.0
+    return 1.0 - float((target - value).var(correction=0)) / spread if spread > 0.0 else 0.0

@@ -101,7 +101,7 @@ def value_loss(
     valid: Tensor | None = None,
     rows: float | None = None,
 ) -> Tensor:
-    """Half the squared error of values, clipped as configured; summed and divided as `surrogate` is.
+    """Half the squared error of values, or Huber's, clipped as configured; summed and divided as `surrogate` is.
 
     Args:
         config: its options.
@@ -111,14 +111,21 @@ def value_loss(
         valid: bool, rows that count; None: all.
         rows: number of rows that count, of all workers; None: of these.
     """
-    error = (value - target).square()
+    error = _error(value - target, config.value_huber)
     if config.value_clip is not None:
         near = before + (value - before).clamp(-config.value_clip, config.value_clip)
-        error = torch.maximum(error, (near - target).square())
+        error = torch.maximum(error, _error(near - target, config.value_huber))
     if valid is not None:
         error = torch.where(valid, error, error.new_zeros(()))
     count = rows if rows is not None else float(error.numel() if valid is None else valid.sum())
     return 0.5 * error.sum() / max(count, 1.0)
+
+
+def _error(difference: Tensor, huber: float | None) -> Tensor:
+    """Its square; beyond `huber` twice Huber's, which goes on as a straight line."""
+    if huber is None:
+        return difference.square()
+    return 2.0 * torch.nn.functional.huber_loss(difference, torch.zeros_like(difference), reduction="none", delta=huber)
 
 
 def normalised(advantage: Tensor, valid: Tensor | None = None, reduce: Reduce = lambda part: part) -> Tensor:

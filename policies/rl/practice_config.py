@@ -29,6 +29,8 @@ class PpoConfig:
     """Greatest weight of a row with a negative advantage, above 1; 3 in Ye et al. None bounds nothing."""
     value_clip: float | None = None
     """Furthest that a value may move from that of the rollout and still be pulled; RL-100 0.2. None does not clip."""
+    value_huber: float | None = None
+    """Error of a value beyond which it counts linearly (Huber); RLinf 10. None counts its square throughout."""
     behaviour_cap: float | None = None
     """Greatest weight of a row for having been acted by another policy than the proximal one; AReaL 5."""
 
@@ -69,12 +71,42 @@ class OnPolicyConfig:
     """Of the actor and of the critic, each."""
     cloning: float = 0.0
     """Weight of staying likely to do what the policy did before; DiWA .05."""
+    entropy: float = 0.0
+    """Weight of staying undecided, per unit; of actors that tell how undecided they are."""
+    decoupled: bool = False
+    """Bounds ratios against the policy as it is when an update begins, and weighs rows by how likely it is to act as
+    the one that acted did (AReaL), for rollouts of older policies."""
     cost_limit: float = float("inf")
     """Of an episode's cost; infinity is without a constraint."""
     cost_rate: float = 0.035
     """Of the multiplier's integral, per unit of cost beyond the limit and rollout."""
     cost_gain: float = 0.0
     """Of the multiplier, per unit of cost beyond the limit now; damps it."""
+
+
+Level = Literal["token", "action", "chunk"]
+"""For what a ratio is formed; see `policies.rl.experience`."""
+
+
+Outcome = Literal["return", "success", "brevity"]
+"""What a trajectory came to; see `GroupConfig.outcomes`."""
+
+
+@config
+class GroupConfig:
+    """Advantages relative to a group of trajectories from one state; see `policies.rl.advantages`."""
+
+    size: int = 8
+    """Trajectories of a group."""
+    drop_alike: bool = True
+    """Leaves groups out in which all came to the same: they would count among the rows and teach nothing."""
+    length_norm: bool = True
+    """Whether every trajectory weighs the same, however long it is."""
+    outcomes: tuple[Outcome, ...] = ("return",)
+    """What a trajectory comes to, each a reward of its own: what it was paid, whether it solved the task, and if so how
+    much of its time was left."""
+    weights: tuple[float, ...] = ()
+    """Of several outcomes; none are all 1."""
 
 
 RELEASED = ChainConfig(
@@ -287,7 +319,41 @@ class RL100PracticeConfig:
             )
 
 
-PracticeConfig = Annotated[DppoPracticeConfig | BestOfNPracticeConfig | RL100PracticeConfig, Discriminator("kind")]
+@config
+class VlaPracticeConfig:
+    """PPO or GRPO of a policy that reads and answers with action tokens (RLinf-VLA, arXiv 2510.06710)."""
+
+    kind: Literal["vla"] = "vla"
+    group: GroupConfig | None = None
+    """GRPO's; None is PPO."""
+    log_prob: Level = "token"
+    """For what a ratio is formed; see `policies.rl.experience`."""
+    values: Literal["chunk", "action"] = "action"
+    """Whether a chunk is valued as a whole or every action of it, which RLinf found to be better; read for PPO."""
+    critic: tuple[int, ...] = (512, 128)
+    """Hidden units of the value head."""
+    temperature: float = 1.0
+    """Of the tokens in practice."""
+    learning: OnPolicyConfig = field(
+        default_factory=lambda: OnPolicyConfig(
+            ppo=PpoConfig(clip=0.2, clip_high=0.28, dual_clip=3.0, value_clip=0.2, value_huber=10.0),
+            least_clip=None,
+            part_discount=1.0,
+            epochs=1,
+            batch_size=640,
+            actor_rate=1e-4,
+            critic_rate=3e-3,
+            target_kl=None,
+            critic_warm_up=0,
+            max_grad_norm=1.0,
+        )
+    )
+    """As in RLinf's ManiSkill configurations of OpenVLA [C]."""
+
+
+PracticeConfig = Annotated[
+    DppoPracticeConfig | BestOfNPracticeConfig | RL100PracticeConfig | VlaPracticeConfig, Discriminator("kind")
+]
 
 
 @config

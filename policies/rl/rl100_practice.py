@@ -25,7 +25,8 @@ from torch import Tensor
 from policies.chunk_policy import Batch, Observed
 from policies.diffusion import DiffusionPolicy, new_denoiser
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.collector import ChunkWorlds, Decided, EpisodeTally
+from policies.rl.chunk_worlds import ChunkWorlds
+from policies.rl.collector import Decided, EpisodeTally
 from policies.rl.dppo_practice import DppoPractice
 from policies.rl.dynamics import Decisions, DynamicsEnsemble
 from policies.rl.offline_ppo import Judgement, OfflinePpo, fit_critics

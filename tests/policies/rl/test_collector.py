@@ -12,7 +12,8 @@ from policies.config import Shapes
 from policies.diffusion import DiffusionPolicy
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.collector import ChunkWorlds, Collector
+from policies.rl.chunk_worlds import ChunkWorlds
+from policies.rl.collector import Collector
 from policies.rl.dppo import DenoisingActor
 from policies.rl.on_policy import OnPolicyLearner
 from policies.rl.practice_config import DppoConfig, OnPolicyConfig, PracticeReward

@@ -16,8 +16,9 @@ from policies.diffusion import DiffusionPolicy
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.dppo import DenoisingActor
+from policies.rl.experience import RewardScale, Rollout
 from policies.rl.gaussian_actor import GaussianActor
-from policies.rl.on_policy import Learned, OnPolicyLearner, RewardScale, Rollout
+from policies.rl.on_policy import Learned, OnPolicyLearner
 from policies.rl.practice_config import DppoConfig, OnPolicyConfig, PpoConfig
 from robots.errors import HandoffError
 from tests.beds.bimodal_reach import BimodalReach

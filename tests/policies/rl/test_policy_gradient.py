@@ -146,6 +146,17 @@ def test_values_are_pulled_no_further_than_the_clip():
     assert gradient[1] == 0.0
 
 
+def test_errors_of_values_beyond_hubers_bound_count_linearly():
+    value, target = torch.tensor([0.5, 3.0], requires_grad=True), torch.zeros(2)
+    loss = value_loss(PpoConfig(value_huber=1.0), value, target, value.detach())
+    # Half the square within, |error| - half the bound beyond.
+    assert loss.item() == pytest.approx((0.125 + 2.5) / 2)
+    (gradient,) = torch.autograd.grad(loss, value)
+    assert gradient.tolist() == pytest.approx([0.25, 0.5])
+    near = value_loss(PpoConfig(value_huber=10.0), value, target, value.detach())
+    assert near.item() == pytest.approx(value_loss(PpoConfig(), value, target, value.detach()).item())
+
+
 def _told(sums: Iterator[torch.Tensor], part: torch.Tensor) -> torch.Tensor:
     """The next of sums that all workers have."""
     return next(sums)

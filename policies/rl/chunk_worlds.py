@@ -1,0 +1,204 @@
+"""Simulated worlds as a chunk policy meets them: histories, normalised units, chunks; words and pictures beside them.
+
+Shape suffixes: N worlds, T observed steps, O observation, H horizon, A action, D entries of the executed part.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from policies.chunk_policy import ChunkPolicy
+from policies.practised import MOST
+from policies.rl.collector import Decided
+from policies.rl.practice_config import PracticeReward
+from policies.rl.returns import chunk_reward
+from robots.errors import HandoffError
+from robots.text import INSTRUCTION
+from robots.types import Observation, VecEnv
+
+VECTOR = "vector"
+"""Name of the observation vector among several things seen."""
+
+
+class ChunkWorlds:
+    """Simulated worlds as a chunk policy meets them: histories, normalised units, chunks; `DecisionWorlds`.
+
+    What is seen is the history of the observation vector; of a policy that reads, a TensorDict of it (`vector`), of the
+    words (`instruction`, UTF-8) and of the cameras' newest pictures.
+
+    Args:
+        env: N worlds that freeze when they end.
+        policy: whose units and fields these are.
+        n_action_steps: executed of every chunk, from the newest observed step on.
+        seeds: of the episodes, in the order in which they begin.
+        discount: per action.
+        pays: what an action is worth.
+
+    Raises:
+        HandoffError: fields that the worlds do not have, more actions than a chunk holds, or histories beyond two.
+    """
+
+    def __init__(
+        self,
+        env: VecEnv,
+        policy: ChunkPolicy,
+        n_action_steps: int,
+        seeds: Iterator[int],
+        discount: float,
+        pays: PracticeReward | None = None,
+    ) -> None:
+        history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
+        self._others = _others(policy)
+        wanted = {*policy.shapes.entries, *self._others}
+        missing = sorted(wanted - env.observation_spec.keys())
+        if missing:
+            raise HandoffError(f"practice: the worlds do not observe {missing}, only {sorted(env.observation_spec)}.")
+        if not 1 <= n_action_steps <= horizon - history + 1 or history > 2:
+            raise HandoffError(
+                f"practice: {n_action_steps} actions of chunks of {horizon} behind {history} observed steps; expected "
+                "at most the rest of the chunk, and one or two observed steps."
+            )
+        self.env, self.num_envs, self._policy = env, env.num_envs, policy
+        self._execute = slice(history - 1, history - 1 + n_action_steps)
+        self.entries = n_action_steps * policy.chunk_shape[1]
+        """D, of the executed part of a chunk."""
+        self._seeds, self._discount, self._pays = seeds, discount, pays or PracticeReward()
+        self.executed = 0
+        """Actions executed so far, in all worlds together."""
+        self._history: list[np.ndarray] = []
+        self._beside: dict[str, np.ndarray] = {}
+        self._begins_again = True
+        self._met: deque[Any] = deque(maxlen=-(-MOST // env.num_envs))
+        self.begin()
+
+    def begin(self) -> None:
+        """See `DecisionWorlds.begin`."""
+        self._begin([next(self._seeds) for _ in range(self.num_envs)])
+
+    def begin_groups(self, size: int) -> None:
+        """Begins in all worlds, `size` of them side by side in the same state; those that end then stay as they are.
+
+        Raises:
+            HandoffError: the worlds make no whole groups.
+        """
+        if self.num_envs % size:
+            raise HandoffError(f"practice: {self.num_envs} worlds make no groups of {size}.")
+        self._begin([seed for _ in range(self.num_envs // size) for seed in [next(self._seeds)] * size])
+        self._begins_again = False
+
+    def _begin(self, seeds: list[int]) -> None:
+        first = self.env.reset(seeds)
+        self._history = [self._vector(first)] * self._policy.observation_shape[0]
+        self._beside = {name: first[name] for name in self._others}
+        self._begins_again = True
+
+    def seen(self) -> Any:
+        """(N, T, O) normalised; see the class."""
+        return self._shown(self._history, self._beside)
+
+    @property
+    def met(self) -> Any:
+        """(R, T, O) the newest states in which was decided, normalised; see the class."""
+        return torch.cat([*self._met]) if self._met else self.seen()[:0]
+
+    @met.setter
+    def met(self, seen_RTO: Any) -> None:
+        self._met.clear()
+        self._met.extend(seen_RTO.split(self.num_envs))
+
+    def executed_part(self, chunk: Tensor) -> Tensor:
+        """(..., H, A) to (..., D): what a world sees of a chunk."""
+        return chunk[..., self._execute, :].flatten(-2)
+
+    def step(self, decision: Tensor) -> Decided:
+        """Executes a normalised chunk (N, H, A); worlds that end start anew from the next seeds.
+
+        Raises:
+            HandoffError: worlds that do not freeze.
+        """
+        newest_NO, policy = self._history[-1], self._policy
+        self._met.append(self.seen())
+        chunk_NHA = policy.normalize_action.inverse(decision)
+        if policy.anchor is not None:
+            anchored = newest_NO[:, None, policy.anchor : policy.anchor + policy.chunk_shape[1]]
+            chunk_NHA = chunk_NHA + torch.from_numpy(anchored)
+        actions_NHA = chunk_NHA[:, self._execute].double().numpy()
+        # The observation before the last one is a policy's, too, that sees two: of worlds that have ended, where that
+        # was earlier, nothing is asked any more.
+        before, rewards, length = self._history[-1], [], np.zeros(self.num_envs, np.int64)
+        parts = [actions_NHA[:, :-1], actions_NHA[:, -1:]] if actions_NHA.shape[1] > 1 else [actions_NHA]
+        made = None
+        for part in parts:
+            if made is not None:
+                before = self._vector(made.observation)
+            made = self.env.step(part)
+            rewards.append(made.reward)
+            length = length + made.executed
+        assert made is not None
+        # A world that stays ended says so again and again.
+        terminated, truncated = made.terminated & (length > 0), made.truncated & (length > 0)
+        self.executed += int(length.sum())
+        after = [before, self._vector(made.observation)][-len(self._history) :]
+        beside = {name: made.observation[name] for name in self._others}
+        final_seen = self._shown(after, beside)
+        self._history, self._beside = after, beside
+        if self._begins_again:
+            self._begin_again(np.flatnonzero(terminated | truncated))
+        success = np.asarray(made.info["success"], bool).copy()
+        told_NH = np.concatenate(rewards, axis=1)
+        reward_NH = self._pays.paid(told_NH, length, terminated & success, terminated & ~success)
+        reward_NH *= np.arange(reward_NH.shape[1]) < length[:, None]
+        length_N = torch.from_numpy(length)
+        return Decided(
+            reward_N=chunk_reward(torch.from_numpy(reward_NH), length_N, self._discount),
+            discount_N=(self._discount**length_N).float(),
+            terminated_N=torch.from_numpy(terminated),
+            truncated_N=torch.from_numpy(truncated),
+            final_seen=final_seen,
+            success_N=torch.from_numpy(success),
+            largest_N=torch.from_numpy(told_NH.max(axis=1).astype(np.float32)),
+            reward_NH=torch.from_numpy(reward_NH),
+            length_N=length_N,
+        )
+
+    def _begin_again(self, worlds: np.ndarray) -> None:
+        if not len(worlds):
+            return
+        begun = self.env.reset([next(self._seeds) for _ in worlds], worlds.tolist())
+        fresh = self._vector(begun)
+        # What had not ended is told anew by the reset, as it was.
+        self._beside = {name: begun[name] for name in self._others}
+        rows = []
+        for row_NO in self._history:
+            row = row_NO.copy()
+            row[worlds] = fresh[worlds]
+            rows.append(row)
+        self._history = rows
+
+    def _vector(self, observation: Observation) -> np.ndarray:
+        names = sorted(self._policy.shapes.entries, key=lambda name: self._policy.shapes.entries[name][0])
+        parts = [np.asarray(observation[name], np.float32).reshape(self.num_envs, -1) for name in names]
+        return np.concatenate(parts, axis=1)
+
+    def _shown(self, history: list[np.ndarray], beside: dict[str, np.ndarray]) -> Any:
+        vector = self._policy.normalize_observation(torch.from_numpy(np.stack(history, axis=1)))
+        if not self._others:
+            return vector
+        from tensordict import TensorDict
+
+        parts = {name: torch.from_numpy(array.copy()) for name, array in beside.items()}
+        return TensorDict({VECTOR: vector, **parts}, batch_size=[self.num_envs])
+
+
+def _others(policy: ChunkPolicy) -> tuple[str, ...]:
+    """Fields beside the observation vector that the policy is shown."""
+    from policies.vision_language import VisionLanguagePolicy
+
+    spoken = (INSTRUCTION,) if isinstance(policy, VisionLanguagePolicy) and policy.said is None else ()
+    return (*policy.shapes.sensors, *spoken)

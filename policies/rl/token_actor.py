@@ -1,0 +1,159 @@
+"""A vision-language policy that answers with action tokens, as one that acts, learns and knows how likely it acted.
+
+RLinf-VLA (arXiv 2510.06710): every token is drawn from the softmax of its logits at a temperature, over the bins alone;
+a light head on the backbone's hidden state at the first action token values what is seen, as a whole or for every
+action of the chunk. Different from RLinf's code, a token's own hidden state is read, not that one place before it, as
+in `policies.token_vla`.
+
+Shape suffixes: B batch, K parts (one), H horizon, A action, U units, V values, W width.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from policies.action_tokens import check_temperature, draw_tokens, token_entropy, token_log_prob
+from policies.chunk_policy import Observed
+from policies.rl.chunk_worlds import VECTOR
+from policies.rl.experience import Trace, to_level
+from policies.rl.on_policy import Evaluated
+from policies.rl.practice_config import Level
+from policies.token_vla import TokenVlaPolicy
+from robots.text import INSTRUCTION, decode
+
+
+class TokenDecision(NamedTuple):
+    """What was decided for B rows."""
+
+    chunk_BHA: Tensor
+    """Normalised."""
+    trace: Trace
+    """`tokens` (B, 1, H, A)."""
+    log_prob_BKHA: Tensor
+    value_BV: Tensor | None
+
+
+class TokenActor:
+    """Implements `policies.rl.on_policy.OnPolicyActor` and `UnitActor`.
+
+    Args:
+        policy: learns in place.
+        level: of its log-probabilities.
+        values: what is valued, if anything.
+        hidden: units of the value head's layers.
+        temperature: of the tokens in practice; inference keeps its own.
+        clones: whether to keep the policy as it was, for `cloning_loss`.
+
+    Raises:
+        HandoffError: a temperature at which no token has a log-probability.
+    """
+
+    parts = 1
+
+    def __init__(
+        self,
+        policy: TokenVlaPolicy,
+        level: Level,
+        values: Literal["chunk", "action"] | None,
+        hidden: Sequence[int] = (512, 128),
+        temperature: float = 1.0,
+        clones: bool = False,
+    ) -> None:
+        check_temperature(temperature)
+        self.policy, self.temperature = policy.eval(), temperature
+        self.level: Level = level
+        self.before = copy.deepcopy(policy).requires_grad_(False) if clones else None
+        """The policy as it was."""
+        outputs = {"chunk": 1, "action": policy.chunk_shape[0]}
+        width = policy.backbone.width
+        self.head = None if values is None else _value_head(width, hidden, outputs[values])
+        """To values of the hidden state at the first action token."""
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of the policy, without the head of values."""
+        return list(self.policy.parameters())
+
+    @torch.no_grad()
+    def decide(self, seen: Any, generator: torch.Generator) -> TokenDecision:
+        """Draws a chunk for every row.
+
+        Args:
+            seen: see `policies.rl.chunk_worlds.ChunkWorlds`.
+            generator: of all chance.
+        """
+        observed, policy = observed_of(seen), self.policy
+        noise_BHA = torch.randn((len(seen), *policy.chunk_shape), generator=generator)
+        if policy.causal:
+            tokens_BHA = policy.act(observed, noise_BHA, self.temperature).tokens_BHA
+            hidden_BHAW = policy.hidden(observed, tokens_BHA)
+            logits_BHAK = policy.head(hidden_BHAW)
+        else:
+            hidden_BHAW = policy.hidden(observed)
+            logits_BHAK = policy.head(hidden_BHAW)
+            tokens_BHA = draw_tokens(logits_BHAK, noise_BHA, self.temperature)
+        log_prob_BHA = token_log_prob(logits_BHAK, tokens_BHA, self.temperature)
+        trace = {"tokens": tokens_BHA[:, None]}
+        return TokenDecision(policy.values(tokens_BHA), trace, log_prob_BHA[:, None], self._value(hidden_BHAW))
+
+    @torch.no_grad()
+    def value(self, seen: Any) -> Tensor:
+        """(B, V); of an actor that values."""
+        tokens = None
+        if self.policy.causal:
+            # The first action token sees none of them.
+            tokens = torch.zeros((len(seen), *self.policy.chunk_shape), dtype=torch.long)
+        value_BV = self._value(self.policy.hidden(observed_of(seen), tokens))
+        assert value_BV is not None
+        return value_BV
+
+    def evaluate(self, seen: Any, part: Tensor, trace: Trace) -> Evaluated:
+        """See `UnitActor.evaluate`: log-probabilities of the level, values, and how undecided it is."""
+        tokens_BHA = trace["tokens"]
+        hidden_BHAW = self.policy.hidden(observed_of(seen), tokens_BHA)
+        logits_BHAK = self.policy.head(hidden_BHAW)
+        log_prob_BHA = token_log_prob(logits_BHAK, tokens_BHA, self.temperature)
+        entropy_BHA = token_entropy(logits_BHAK, self.temperature)
+        units = to_level(log_prob_BHA, trace["executed"], self.level)
+        entropy_BU = to_level(entropy_BHA, trace["executed"], self.level).log_prob_RU
+        return Evaluated(units.log_prob_RU, self._value(hidden_BHAW), entropy_BU)
+
+    def log_prob(self, seen: Any, part: Tensor, trace: Trace) -> Tensor:
+        """See `OnPolicyActor.log_prob`: of all that was executed."""
+        return self.evaluate(seen, part, trace).log_prob.sum(dim=1)
+
+    def cloning_loss(self, seen: Any, generator: torch.Generator) -> Tensor:
+        """See `OnPolicyActor.cloning_loss`: mean over tokens that the policy draws as it was."""
+        assert self.before is not None
+        observed = observed_of(seen)
+        with torch.no_grad():
+            noise_BHA = torch.randn((len(seen), *self.policy.chunk_shape), generator=generator)
+            tokens_BHA = self.before.act(observed, noise_BHA, self.temperature).tokens_BHA
+        return -self.policy.log_prob(observed, tokens_BHA, self.temperature).mean()
+
+    def _value(self, hidden_BHAW: Tensor) -> Tensor | None:
+        return None if self.head is None else self.head(hidden_BHAW[:, 0, 0].float())
+
+
+def observed_of(seen: Any) -> Observed:
+    """What `policies.rl.chunk_worlds.ChunkWorlds` shows, as a policy sees it."""
+    if isinstance(seen, Tensor):
+        return Observed(seen)
+    names = [str(name) for name in seen.keys()]  # noqa: SIM118 - iterating goes through the rows
+    sensors = {name: seen[name][:, None] for name in names if name not in (VECTOR, INSTRUCTION)}
+    told = decode(seen[INSTRUCTION].numpy()) if INSTRUCTION in names else ()
+    return Observed(seen[VECTOR], sensors, told)
+
+
+def _value_head(width: int, hidden: Sequence[int], outputs: int) -> nn.Module:
+    """GELU between; the last layer begins near 0 and has no bias, as RLinf's has none."""
+    layers: list[nn.Module] = []
+    for before, after in zip((width, *hidden), hidden, strict=False):
+        layers += [nn.Linear(before, after), nn.GELU()]
+    last = nn.Linear((width, *hidden)[-1], outputs, bias=False)
+    nn.init.normal_(last.weight, std=0.01)
+    return nn.Sequential(*layers, last)
