@@ -150,9 +150,9 @@ def table(stages: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _reached(metrics: Mapping[str, Any]) -> str:
     """What came of the starts on the twin."""
-    if "coverage" in metrics:
-        return f"coverage {metrics['coverage']:.2f} over {metrics['starts']} starts"
     faults = f", {metrics['faults']} ended by a fault" if metrics["faults"] else ""
+    if "coverage" in metrics:
+        return f"coverage {metrics['coverage']:.2f} over {metrics['starts']} starts{faults}"
     return f"solved {metrics['success']['k']} of {metrics['starts']} starts{faults}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from real.franka import FrankaConfig
 from real.loop import LoopConfig
 from real.plane import PlaneConfig
 from robots.config import config
+from robots.errors import HandoffError, SafetyError
 from robots.spec import FieldSpec
 from robots.types import Observation, Progress
 from sim.fci.twin import TwinConfig
@@ -28,6 +29,8 @@ from sim.fci.twin import TwinConfig
 if TYPE_CHECKING:
     from real.arm import ArmState
     from real.controller import OnnxPolicy
+    from real.franka import FrankaArm
+    from real.loop import EpisodeRecord
     from robots.episodes.store import EpisodeStore
     from sim.fci.twin import Twin
 
@@ -62,11 +65,16 @@ class Start:
     seconds: float
     """Robot time [s]."""
     figures: dict[str, float]
-    """Of `real.record.tracking_figures`."""
+    """Of `real.record.tracking_figures`; none where it ended before its first step."""
+    fault: str | None = None
+    """What ended it before its time."""
 
 
 def run(config: DeployConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
-    """Runs `inputs["bundle"]` from every start; writes `store.zarr`, a picture and videos to `out`."""
+    """Runs `inputs["bundle"]` from every start; writes `store.zarr`, a picture and videos to `out`.
+
+    A start that a limit or the robot ends counts with what it had covered until then, and is recorded with its fault.
+    """
     from real.controller import OnnxPolicy
     from robots.episodes.store import EpisodeStore
     from sim.fci.twin import start_twin
@@ -85,7 +93,7 @@ def run(config: DeployConfig, inputs: dict[str, Path], out: Path, progress: Prog
     metrics = _metrics(starts, stats, time.perf_counter() - began)
     recorded = EpisodeStore.open(out / "store.zarr", "r")
     metrics["renderer"] = _render(config, recorded, out)
-    _draw(recorded, starts, out / "pushes.png")
+    _draw(recorded, out / "pushes.png")
     return metrics
 
 
@@ -96,36 +104,62 @@ def run_start(
     from real.franka import FrankaArm
     from real.loop import EpisodeRecord, run_episode
     from real.plane import Plane
-    from real.record import append_episode, tracking_figures
     from sim.tasks.push_t import SUCCESS_COVERAGE, initial_state
 
     twin.call("reset", *initial_state(seed))
     scene = Scene(partial(twin.call, "tee_pose"), Plane(config.plane))
     record = EpisodeRecord()
     settings = replace(config.arm, host=config.twin.host)
+    fault: str | None = None
     with FrankaArm(settings, twin, twin.wait_for_motion) as arm:
         arm.preflight()
-        run_episode(
-            arm,
-            twin,
-            policy,
-            policy.contract,
-            scene.observe,
-            config.loop,
-            space=scene.plane,
-            flange_T_ee=arm.flange_T_ee,
-            seed=seed,
-            stop=lambda: scene.coverage > SUCCESS_COVERAGE,
-            record=record,
-            progress=progress,
-        )
+        try:
+            run_episode(
+                arm,
+                twin,
+                policy,
+                policy.contract,
+                scene.observe,
+                config.loop,
+                space=scene.plane,
+                flange_T_ee=arm.flange_T_ee,
+                seed=seed,
+                stop=lambda: scene.coverage > SUCCESS_COVERAGE,
+                record=record,
+                progress=progress,
+            )
+        except SafetyError as error:
+            fault = str(error)
+            # For the person who has seen what happened, and lays the table anew.
+            arm.recover()
         scene.look()
-        assert arm.recorder is not None
-        robot = arm.recorder.between(record.begin, record.end)
+        robot = states_of(arm, record, fault)
+    success = scene.best > SUCCESS_COVERAGE
+    outcome = {"seed": seed, "coverage": scene.best, "success": success, "fault": fault, "robot": "twin"}
+    figures = take_down(store, record, robot, outcome)
+    return Start(seed, scene.best, record.end - record.begin, figures, fault)
+
+
+def states_of(arm: FrankaArm, record: EpisodeRecord, fault: str | None) -> dict[str, np.ndarray]:
+    """The robot's states during the episode; none where it ended before its first step."""
+    # A fault may have cut off the last states; then the fault is what is told.
+    with suppress(*(() if fault is None else (HandoffError,))):
+        if arm.recorder is not None and record.reference:
+            return arm.recorder.between(record.begin, record.end)
+    return {}
+
+
+def take_down(
+    store: EpisodeStore, record: EpisodeRecord, robot: dict[str, np.ndarray], outcome: dict[str, Any]
+) -> dict[str, float]:
+    """Records the episode with its outcome, where there is anything to record; returns how well the arm followed."""
+    from real.record import append_episode, tracking_figures
+
+    if not robot:
+        return {}
     figures = tracking_figures(record, robot)
-    outcome = {"seed": seed, "coverage": scene.best, "success": scene.best > SUCCESS_COVERAGE, "robot": "twin"}
     append_episode(store, record, robot, {**outcome, **figures})
-    return Start(seed, scene.best, record.end - record.begin, figures)
+    return figures
 
 
 @contextmanager
@@ -198,8 +232,9 @@ def _metrics(starts: list[Start], stats: dict[str, float], wall_seconds: float) 
     coverages = [start.coverage for start in starts]
     low, high = bootstrap_mean(coverages, seed=0)
 
-    def gather(name: str) -> list[float]:
-        return [start.figures[name] for start in starts]
+    def of(name: str, pick: Callable[[list[float]], float]) -> float | None:
+        found = [start.figures[name] for start in starts if start.figures]
+        return pick(found) if found else None
 
     return {
         "starts": len(starts),
@@ -208,15 +243,19 @@ def _metrics(starts: list[Start], stats: dict[str, float], wall_seconds: float) 
         "coverage_high": high,
         "score": float(np.mean(np.minimum(np.array(coverages) / SUCCESS_COVERAGE, 1.0))),
         "success": success_rate([value > SUCCESS_COVERAGE for value in coverages]),
+        "faults": sum(start.fault is not None for start in starts),
         "realtime_factor": stats["realtime_factor"],
         "lost_packets": int(stats["lost_packets"]),
-        "command_success_rate": min(gather("min_success_rate")),
+        "command_success_rate": of("min_success_rate", min),
         "robot_seconds": sum(start.seconds for start in starts),
         "wall_seconds": wall_seconds,
-        "tracking_rms_m": float(np.sqrt(np.mean(np.square(gather("tracking_rms_m"))))),
-        "peak_speed_m_s": max(gather("peak_speed_m_s")),
-        "peak_tau_ext_nm": max(gather("peak_tau_ext_nm")),
-        "per_start": [{"seed": start.seed, "coverage": start.coverage, "seconds": start.seconds} for start in starts],
+        "tracking_rms_m": of("tracking_rms_m", lambda values: float(np.sqrt(np.mean(np.square(values))))),
+        "peak_speed_m_s": of("peak_speed_m_s", max),
+        "peak_tau_ext_nm": of("peak_tau_ext_nm", max),
+        "per_start": [
+            {"seed": start.seed, "coverage": start.coverage, "fault": start.fault, "seconds": start.seconds}
+            for start in starts
+        ],
     }
 
 
@@ -225,7 +264,7 @@ def _render(config: DeployConfig, store: EpisodeStore, out: Path) -> str | None:
     from sim.render import render_episode
 
     renderer = None
-    for episode in range(min(config.videos, config.starts)):
+    for episode in range(min(config.videos, store.num_episodes)):
         policy = store.read(episode, "policy", ["block_pose"])
         robot = store.read(episode, "robot", ["q"])
         every = round(1000.0 / store.schema.streams["policy"].rate_hz)
@@ -236,16 +275,16 @@ def _render(config: DeployConfig, store: EpisodeStore, out: Path) -> str | None:
     return renderer
 
 
-def _draw(store: EpisodeStore, starts: list[Start], path: Path) -> None:
+def _draw(store: EpisodeStore, path: Path) -> None:
     """Every start from above: where the T began and ended, the pusher's way, the goal."""
     from matplotlib.figure import Figure
 
     from sim.tasks.push_t import BOARD_SIZE, GOAL_POSE, tee_polygons
 
-    columns = min(5, len(starts))
-    rows = -(-len(starts) // columns)
+    columns = max(1, min(5, store.num_episodes))
+    rows = max(1, -(-store.num_episodes // columns))
     figure = Figure(figsize=(2.3 * columns, 2.5 * rows), layout="constrained")
-    for i, start in enumerate(starts):
+    for i in range(store.num_episodes):
         axes = figure.add_subplot(rows, columns, i + 1)
         seen = store.read(i, "policy", ["agent", "block_pose"])
         first, last = seen["block_pose"][0], seen["block_pose"][-1]
@@ -254,5 +293,7 @@ def _draw(store: EpisodeStore, starts: list[Start], path: Path) -> None:
                 axes.fill(*polygon.T, color=colour, alpha=alpha, linewidth=0)
         axes.plot(*seen["agent"].T, color="#4169e1", linewidth=0.7)
         axes.set(xlim=(0, BOARD_SIZE), ylim=(BOARD_SIZE, 0), aspect="equal", xticks=[], yticks=[])
-        axes.set_title(f"{start.seed}: {start.coverage:.2f}", fontsize=8)
+        told = store.metadata(i)
+        stopped = ", fault" if told["fault"] else ""
+        axes.set_title(f"{told['seed']}: {told['coverage']:.2f}{stopped}", fontsize=8)
     figure.savefig(path, dpi=110)

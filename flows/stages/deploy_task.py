@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,6 @@ from sim.fci.twin import TwinConfig
 if TYPE_CHECKING:
     from real.arm import ArmState
     from real.controller import OnnxPolicy
-    from real.loop import EpisodeRecord
     from robots.contract import Contract
     from robots.episodes.store import EpisodeStore
     from sim.fci.twin import Twin
@@ -133,6 +132,7 @@ def run(config: DeployTaskConfig, inputs: dict[str, Path], out: Path, progress: 
 
 def run_start(config: DeployTaskConfig, twin: Twin, policy: OnnxPolicy, seed: int, store: EpisodeStore) -> Start:
     """Lays the table, connects, runs one episode and records it; the arm is at rest when this returns."""
+    from flows.stages.deploy import states_of, take_down
     from real.franka import FrankaArm
     from real.hand import FrankaHand
     from real.loop import EpisodeRecord, run_episode
@@ -171,12 +171,10 @@ def run_start(config: DeployTaskConfig, twin: Twin, policy: OnnxPolicy, seed: in
             # For the person who has seen what happened, and lays the table anew.
             arm.recover()
         table.over()
-        robot: dict[str, np.ndarray] = {}
-        # A fault may have cut off the last states; then the fault is what is told.
-        with suppress(*(() if fault is None else (HandoffError,))):
-            if arm.recorder is not None and record.reference:
-                robot = arm.recorder.between(record.begin, record.end)
-    return _taken_down(store, record, robot, Start(seed, table.solved, fault, record.end - record.begin, {}))
+        robot = states_of(arm, record, fault)
+    outcome = {"seed": seed, "success": table.solved, "fault": fault, "robot": "twin"}
+    figures = take_down(store, record, robot, outcome)
+    return Start(seed, table.solved, fault, record.end - record.begin, figures)
 
 
 def has_gripper(contract: Contract) -> bool:
@@ -186,17 +184,6 @@ def has_gripper(contract: Contract) -> bool:
 
 def _await_hand(twin: Twin, before: int, actions: int) -> None:
     twin.wait_for_hand(before + actions)
-
-
-def _taken_down(store: EpisodeStore, record: EpisodeRecord, robot: dict[str, np.ndarray], start: Start) -> Start:
-    from real.record import append_episode, tracking_figures
-
-    if not robot:
-        return start
-    figures = tracking_figures(record, robot)
-    told = {"seed": start.seed, "success": start.success, "fault": start.fault, "robot": "twin"}
-    append_episode(store, record, robot, {**told, **figures})
-    return replace(start, figures=figures)
 
 
 class Table:

@@ -12,10 +12,12 @@ import pytest
 
 from flows.stages import deploy
 from flows.stages.deploy import DeployConfig
+from flows.summary import describe
+from real.governor import GovernorConfig
 from real.loop import LoopConfig
 from real.plane import Plane, PlaneConfig
 from robots.episodes.store import EpisodeStore
-from robots.errors import HandoffError, SafetyError
+from robots.errors import HandoffError
 from robots.types import no_progress
 from sim.fci.twin import TwinConfig
 from sim.tasks import push_t
@@ -78,9 +80,26 @@ def test_dead_twin_ends_the_run_in_one_clear_error(tmp_path: Path, monkeypatch: 
 
 def test_nan_actions_never_reach_the_arm(tmp_path: Path) -> None:
     bundle = save_bundle(tmp_path, scale=float("nan"))
-    with pytest.raises(SafetyError, match="nan"):
-        deploy.run(on("127.0.78.3"), {"bundle": bundle}, tmp_path, no_progress)
+    metrics = deploy.run(on("127.0.78.3"), {"bundle": bundle}, tmp_path, no_progress)
+    assert metrics["faults"] == metrics["starts"]
+    assert "nan" in metrics["per_start"][0]["fault"]
     assert EpisodeStore.open(tmp_path / "store.zarr").num_episodes == 0
+
+
+def test_a_start_that_the_robot_ends_is_recorded_and_the_next_goes_on(tmp_path: Path) -> None:
+    bundle = save_bundle(tmp_path)
+    # A reference that waits for the arm at every tick shakes it until it stops itself.
+    hasty = GovernorConfig(max_lag=1e-5, blocked_seconds=0.1)
+    config = on("127.0.78.5", starts=2, loop=replace(CONFIG.loop, governor=hasty))
+    metrics = deploy.run(config, {"bundle": bundle}, tmp_path, no_progress)
+    store = EpisodeStore.open(tmp_path / "store.zarr")
+    assert metrics["faults"] == metrics["starts"] == store.num_episodes == 2
+    for start, episode in zip(metrics["per_start"], range(2), strict=True):
+        assert start["fault"]
+        assert store.metadata(episode)["fault"] == start["fault"]
+        assert len(store.read(episode, "robot", ["q"])["q"]) > 50
+    assert "over 2 starts, 2 ended by a fault, " in describe("deploy", metrics)
+    assert (tmp_path / "pushes.png").stat().st_size > 1000
 
 
 def test_used_port_is_named(tmp_path: Path) -> None:
