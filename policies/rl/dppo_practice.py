@@ -16,11 +16,12 @@ from policies.rl.collector import Collector, EpisodeTally
 from policies.rl.dead import Dead
 from policies.rl.dppo import DenoisingActor
 from policies.rl.on_policy import OnPolicyLearner
+from policies.rl.online_practice import OnlinePractice
 from policies.rl.practice_config import DppoPracticeConfig
 from robots.types import Progress
 
 
-class DppoPractice:
+class DppoPractice(OnlinePractice):
     """Implements `policies.finetune.Practice`.
 
     Args:
@@ -80,18 +81,6 @@ class DppoPractice:
         self._collector.load_state_dict(state["collector"])
         self._collector.begin()
         self.rollouts = self._learner.rollouts
-
-    def save_new(self, out: Path) -> None:
-        """See `Practice.save_new`: what it learns from is gone with every update."""
-
-    def load_kept(self, out: Path) -> None:
-        """See `Practice.load_kept`."""
-
-    due = False
-    """See `Practice.due`: it learns with every rollout."""
-
-    def settle(self, identity: str, out: Path, progress: Progress) -> None:
-        """See `Practice.settle`."""
 
     def finish(self, identity: str, out: Path, progress: Progress) -> DiffusionPolicyConfig:
         """See `Practice.finish`: it samples in as many steps as were practised."""

@@ -15,6 +15,7 @@ from policies.rl.collector import EpisodeTally
 from policies.rl.dead import PATIENCE, Dead
 from policies.rl.experience import Table
 from policies.rl.on_policy import OnPolicyLearner
+from policies.rl.online_practice import OnlinePractice
 from policies.rl.practice_config import VlaPracticeConfig
 from policies.rl.token_actor import TokenActor
 from policies.token_vla import TokenVlaPolicy
@@ -22,7 +23,7 @@ from robots.errors import HandoffError
 from robots.types import Progress
 
 
-class VlaPractice:
+class VlaPractice(OnlinePractice):
     """Implements `policies.finetune.Practice`.
 
     Args:
@@ -112,18 +113,6 @@ class VlaPractice:
         self._collector.load_state_dict(state["collector"])
         self._collector.begin()
         self.rollouts = self._learner.rollouts
-
-    def save_new(self, out: Path) -> None:
-        """See `Practice.save_new`: what it learns from is gone with every update."""
-
-    def load_kept(self, out: Path) -> None:
-        """See `Practice.load_kept`."""
-
-    due = False
-    """See `Practice.due`: it learns with every rollout."""
-
-    def settle(self, identity: str, out: Path, progress: Progress) -> None:
-        """See `Practice.settle`."""
 
     def finish(self, identity: str, out: Path, progress: Progress) -> TokenVlaConfig:
         """See `Practice.finish`: at inference it is as it was, at its own temperature."""

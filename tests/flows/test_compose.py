@@ -13,7 +13,8 @@ from flows.pipeline import PipelineConfig, stages
 from flows.plan import plan
 from flows.protocols import read_protocol
 from policies.networks.config import NetworkConfig, TransformerConfig, UnetConfig
-from policies.policy_config import ActConfig, DiffusionPolicyConfig
+from policies.policy_config import ActConfig, DiffusionPolicyConfig, ScratchConfig, TokenVlaConfig
+from policies.rl.practice_config import GroupConfig, VlaPracticeConfig
 from robots.config import to_plain
 from robots.errors import HandoffError
 
@@ -179,3 +180,22 @@ def test_an_override_reaches_the_chosen_network() -> None:
 def test_a_key_of_another_network_is_named_by_its_path() -> None:
     with pytest.raises(HandoffError, match=r"'pretrain\.policy\.network\.width', did you mean 'widths'"):
         compose("demo", ["pretrain.policy.network.kind=unet"])
+
+
+def test_a_small_backbone_and_groups_are_reached_by_overrides() -> None:
+    reads = [f"family@{FAMILY}=token_vla", f"{FAMILY}.backbone.folder=null", f"{FAMILY}.observation_fields=[agent]"]
+    small = [f"{FAMILY}.backbone.scratch={{width: 64, layers: 3}}", "finetune.learning.practice.group={size: 4}"]
+    config = compose("demo", [*reads, "+finetune=vla", *small])
+    policy, practice = config.pretrain.policy, config.finetune
+    assert isinstance(policy, TokenVlaConfig)
+    assert policy.backbone.scratch == ScratchConfig(width=64, layers=3)
+    assert practice is not None
+    assert isinstance(practice.learning.practice, VlaPracticeConfig)
+    assert practice.learning.practice.group == GroupConfig(size=4)
+    names = [stage.name for stage in stages(config, fetch=False)]
+    assert names == ["ingest", "pretrain", "evaluate_pretrained", "finetune", "evaluate_teacher"]
+
+
+def test_a_policy_that_does_not_read_cannot_practise_by_tokens() -> None:
+    with pytest.raises(HandoffError, match="expected 'token_vla'"):
+        stages(compose("demo", ["+finetune=vla"]), fetch=False)

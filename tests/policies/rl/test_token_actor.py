@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from policies.checkpoint import save_policy
@@ -20,6 +21,7 @@ from policies.config import PolicyCard, Shapes
 from policies.finetune import CURVE, finetune
 from policies.load import load_module, new_module
 from policies.policy_config import BackboneConfig, ScratchConfig, TokenVlaConfig
+from policies.practised import FILE
 from policies.rl.advantages import ChunkRollout, grouped_table, valued_table
 from policies.rl.chunk_collector import ChunkCollector
 from policies.rl.chunk_worlds import ChunkWorlds
@@ -31,6 +33,7 @@ from policies.rl.vla_practice import VlaPractice
 from policies.token_vla import TokenVlaPolicy
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
+from robots.text import decode
 from robots.types import no_progress
 from tests.beds.word_line import WORDS, WordLine
 from tests.policies.rl.test_on_policy import Sum
@@ -372,3 +375,6 @@ def test_a_saved_policy_practises_and_goes_on_where_it_was_killed(group: GroupCo
     found, found_card = load_module(tmp_path / "cut")
     assert found_card.model == module.config
     assert any(not torch.equal(one, other) for one, other in zip(found.parameters(), module.parameters(), strict=True))
+    met = load_file(tmp_path / "cut" / FILE)
+    assert met["vector"].shape[1:] == (1, 1)
+    assert set(decode(met["instruction"].numpy())) == set(WORDS)
