@@ -33,7 +33,7 @@ from flows.stages.play import RecordPlayConfig
 from flows.stages.scripted import ScriptedConfig
 from policies.distill import DistilConfig
 from policies.export import ExportConfig
-from policies.policy_config import DiffusionPolicyConfig, PolicyConfig, TokenVlaConfig
+from policies.policy_config import DiffusionPolicyConfig, PolicyConfig, TokenVlaConfig, VlaConfig
 from policies.pretrain import PretrainConfig
 from policies.rl.practice_config import PracticeConfig, RL100PracticeConfig, VlaPracticeConfig
 from policies.world_model_config import WorldModelConfig
@@ -192,8 +192,8 @@ def _world_model(config: PipelineConfig) -> list[Stage]:
 def _check_practises(model: PolicyConfig, practice: PracticeConfig) -> None:
     """Before hours of imitation: the same that `policies.finetune` finds behind them."""
     if isinstance(practice, VlaPracticeConfig):
-        if not isinstance(model, TokenVlaConfig):
-            raise HandoffError(f"finetune: a policy of the family '{model.kind}', expected 'token_vla'.")
+        if not isinstance(model, TokenVlaConfig | VlaConfig):
+            raise HandoffError(f"finetune: a policy of the family '{model.kind}', expected 'token_vla' or 'vla'.")
     elif not isinstance(model, DiffusionPolicyConfig) or model.image_fields or model.point_fields:
         raise HandoffError(
             f"finetune: a policy of the family '{model.kind}', or one with cameras, cannot practise so; expected a "

@@ -77,9 +77,19 @@ class ActionExpert(nn.Module):
         self.embed = nn.Linear(action, own)
         self.join = nn.ModuleList([nn.Linear(2 * own, own), nn.Linear(own, own)])
         self.out = nn.Linear(own, action)
+        self.width = own
+        """W."""
 
     def forward(self, noisy_BHA: Tensor, time_B: Tensor, seen: Seen) -> Tensor:
         """The velocity noise - clean, in float32."""
+        return self.velocity(self.hidden(noisy_BHA, time_B, seen))
+
+    def velocity(self, hidden_BHW: Tensor) -> Tensor:
+        """(B, H, A) of `hidden`."""
+        return self.out(hidden_BHW).float()
+
+    def hidden(self, noisy_BHA: Tensor, time_B: Tensor, seen: Seen) -> Tensor:
+        """What it makes of every action, (B, H, W), before the velocity is read from it; a critic may read it, too."""
         embedded_BHW = self.embed(noisy_BHA)
         time_BW = time_embedding(time_B, embedded_BHW.shape[-1])
         time_BHW = time_BW[:, None].to(embedded_BHW.dtype).expand_as(embedded_BHW)
@@ -88,7 +98,7 @@ class ActionExpert(nn.Module):
         hidden_BHW = second(silu(first(torch.cat([embedded_BHW, time_BHW], dim=-1)))).float()
         for layer, key_value in zip(self.layers, seen.key_values, strict=True):
             hidden_BHW = layer(hidden_BHW, key_value, seen)
-        return self.out(self.norm(hidden_BHW)).float()
+        return self.norm(hidden_BHW)
 
 
 class _Layer(nn.Module):

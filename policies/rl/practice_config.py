@@ -87,7 +87,6 @@ class OnPolicyConfig:
 Level = Literal["token", "action", "chunk"]
 """For what a ratio is formed; see `policies.rl.experience`."""
 
-
 Outcome = Literal["return", "success", "brevity"]
 """What a trajectory came to; see `GroupConfig.outcomes`."""
 
@@ -320,8 +319,33 @@ class RL100PracticeConfig:
 
 
 @config
+class FlowNoiseConfig:
+    """Noise by which the steps of a flow become random in practice; see `policies.rl.flow_actor`."""
+
+    kind: Literal["sde", "learned"] = "sde"
+    steps: int = 4
+    """K, in practice and at inference after it."""
+    level: float = 0.5
+    """Of the SDE; .2 was found to be unstable."""
+    one_step: bool = True
+    """Of the SDE: whether one step of every decision is random, and an update half as long."""
+    low: float = 0.08
+    high: float = 0.16
+    """Bounds of learned deviations [normalised units]."""
+    hidden: int = 128
+    """Units of the network that answers it."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not 0.0 < self.low <= self.high or (self.kind == "sde" and not self.level > 0.0):
+            raise HandoffError(
+                f"practice: noise of level {self.level} or from {self.low} to {self.high} in {self.steps} steps, "
+                "expected more than none, rising, in at least one."
+            )
+
+
+@config
 class VlaPracticeConfig:
-    """PPO or GRPO of a policy that reads and answers with action tokens (RLinf-VLA, arXiv 2510.06710)."""
+    """PPO or GRPO of a policy that reads: with action tokens (RLinf-VLA, arXiv 2510.06710), or a flow (pi_RL)."""
 
     kind: Literal["vla"] = "vla"
     group: GroupConfig | None = None
@@ -334,6 +358,8 @@ class VlaPracticeConfig:
     """Hidden units of the value head."""
     temperature: float = 1.0
     """Of the tokens in practice."""
+    flow: FlowNoiseConfig = field(default_factory=FlowNoiseConfig)
+    """Of a policy that flows."""
     learning: OnPolicyConfig = field(
         default_factory=lambda: OnPolicyConfig(
             ppo=PpoConfig(clip=0.2, clip_high=0.28, dual_clip=3.0, value_clip=0.2, value_huber=10.0),

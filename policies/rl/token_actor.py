@@ -27,13 +27,13 @@ from policies.token_vla import TokenVlaPolicy
 from robots.text import INSTRUCTION, decode
 
 
-class TokenDecision(NamedTuple):
+class Decision(NamedTuple):
     """What was decided for B rows."""
 
     chunk_BHA: Tensor
     """Normalised."""
     trace: Trace
-    """`tokens` (B, 1, H, A)."""
+    """See `evaluate` of the actor."""
     log_prob_BKHA: Tensor
     value_BV: Tensor | None
 
@@ -71,7 +71,7 @@ class TokenActor:
         """The policy as it was."""
         outputs = {"chunk": 1, "action": policy.chunk_shape[0]}
         width = policy.backbone.width
-        self.head = None if values is None else _value_head(width, hidden, outputs[values])
+        self.head = None if values is None else value_head(width, hidden, outputs[values])
         """To values of the hidden state at the first action token."""
 
     def parameters(self) -> list[nn.Parameter]:
@@ -79,7 +79,7 @@ class TokenActor:
         return list(self.policy.parameters())
 
     @torch.no_grad()
-    def decide(self, seen: Any, generator: torch.Generator) -> TokenDecision:
+    def decide(self, seen: Any, generator: torch.Generator) -> Decision:
         """Draws a chunk for every row.
 
         Args:
@@ -98,7 +98,7 @@ class TokenActor:
             tokens_BHA = draw_tokens(logits_BHAK, noise_BHA, self.temperature)
         log_prob_BHA = token_log_prob(logits_BHAK, tokens_BHA, self.temperature)
         trace = {"tokens": tokens_BHA[:, None]}
-        return TokenDecision(policy.values(tokens_BHA), trace, log_prob_BHA[:, None], self._value(hidden_BHAW))
+        return Decision(policy.values(tokens_BHA), trace, log_prob_BHA[:, None], self._value(hidden_BHAW))
 
     @torch.no_grad()
     def value(self, seen: Any) -> Tensor:
@@ -149,8 +149,8 @@ def observed_of(seen: Any) -> Observed:
     return Observed(seen[VECTOR], sensors, told)
 
 
-def _value_head(width: int, hidden: Sequence[int], outputs: int) -> nn.Module:
-    """GELU between; the last layer begins near 0 and has no bias, as RLinf's has none."""
+def value_head(width: int, hidden: Sequence[int], outputs: int) -> nn.Module:
+    """From a hidden state (B, width) to values; GELU between. The last begins near 0 and, as in RLinf, has no bias."""
     layers: list[nn.Module] = []
     for before, after in zip((width, *hidden), hidden, strict=False):
         layers += [nn.Linear(before, after), nn.GELU()]

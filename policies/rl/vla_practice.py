@@ -1,24 +1,29 @@
-"""Practice of a policy that reads: PPO with values of the backbone, or GRPO with none (RLinf-VLA, arXiv 2510.06710)."""
+"""Practice of a policy that reads: PPO with values, or GRPO with none; by its action tokens (RLinf-VLA, arXiv
+2510.06710) or by the steps of its flow (pi_RL, arXiv 2510.25889)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from policies.policy_config import TokenVlaConfig
+from policies.policy_config import TokenVlaConfig, VlaConfig
 from policies.rl.advantages import ChunkRollout, grouped_table, valued_table
 from policies.rl.chunk_collector import ChunkCollector
 from policies.rl.chunk_worlds import ChunkWorlds
 from policies.rl.collector import EpisodeTally
 from policies.rl.dead import PATIENCE, Dead
 from policies.rl.experience import Table
+from policies.rl.flow_actor import FlowActor
 from policies.rl.on_policy import OnPolicyLearner
 from policies.rl.online_practice import OnlinePractice
 from policies.rl.practice_config import VlaPracticeConfig
 from policies.rl.token_actor import TokenActor
 from policies.token_vla import TokenVlaPolicy
+from policies.vla import VlaPolicy
 from robots.errors import HandoffError
 from robots.types import Progress
 
@@ -31,16 +36,28 @@ class VlaPractice(OnlinePractice):
         policy: learns in place.
         worlds: in which it practises.
         seed: of weights and chance.
+
+    Raises:
+        HandoffError: not all of a chunk is executed.
     """
 
-    def __init__(self, config: VlaPracticeConfig, policy: TokenVlaPolicy, worlds: ChunkWorlds, seed: int) -> None:
+    def __init__(
+        self, config: VlaPracticeConfig, policy: TokenVlaPolicy | VlaPolicy, worlds: ChunkWorlds, seed: int
+    ) -> None:
         torch.manual_seed(seed)
         self.config, self.policy, self.rollouts = config, policy, 0
+        if worlds.entries != policy.chunk_shape[0] * policy.chunk_shape[1]:
+            raise HandoffError(
+                f"practice: {worlds.entries} entries of chunks of shape {policy.chunk_shape} are executed, expected "
+                "all of them: the others would be learned from and do nothing. Is n_action_steps the horizon?"
+            )
         learning = config.learning
         values = None if config.group is not None else config.values
-        self._actor = TokenActor(
-            policy, config.log_prob, values, config.critic, config.temperature, clones=learning.cloning > 0.0
-        )
+        told = (config.log_prob, values, config.critic)
+        if isinstance(policy, TokenVlaPolicy):
+            self._actor = TokenActor(policy, *told, config.temperature, clones=learning.cloning > 0.0)
+        else:
+            self._actor = FlowActor(policy, config.flow, *told, clones=learning.cloning > 0.0)
         self._collector = ChunkCollector(worlds, self._actor, seed)
         self._learner = OnPolicyLearner(learning, self._actor, self._actor.head, seed)
         self._dead = Dead([part for part in self._actor.parameters() if part.requires_grad])
@@ -94,11 +111,9 @@ class VlaPractice(OnlinePractice):
 
     def state_dict(self) -> dict[str, Any]:
         """See `Practice.state_dict`."""
-        before, head = self._actor.before, self._actor.head
         return {
             "policy": self.policy.state_dict(),
-            "before": None if before is None else before.state_dict(),
-            "head": None if head is None else head.state_dict(),
+            "beside": {name: module.state_dict() for name, module in self._beside().items()},
             "learner": self._learner.state_dict(),
             "collector": self._collector.state_dict(),
         }
@@ -106,25 +121,33 @@ class VlaPractice(OnlinePractice):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Practice.load_state_dict`."""
         self.policy.load_state_dict(state["policy"])
-        for module, name in ((self._actor.before, "before"), (self._actor.head, "head")):
-            if module is not None:
-                module.load_state_dict(state[name])
+        for name, module in self._beside().items():
+            module.load_state_dict(state["beside"][name])
         self._learner.load_state_dict(state["learner"])
         self._collector.load_state_dict(state["collector"])
         self._collector.begin()
         self.rollouts = self._learner.rollouts
 
-    def finish(self, identity: str, out: Path, progress: Progress) -> TokenVlaConfig:
-        """See `Practice.finish`: at inference it is as it was, at its own temperature."""
-        return self.policy.config
+    def _beside(self) -> dict[str, nn.Module]:
+        """What practice has beside the policy."""
+        actor = self._actor
+        found = {"before": actor.before, "head": actor.head}
+        if isinstance(actor, FlowActor):
+            found["noise"] = actor.learned
+        return {name: module for name, module in found.items() if module is not None}
+
+    def finish(self, identity: str, out: Path, progress: Progress) -> TokenVlaConfig | VlaConfig:
+        """See `Practice.finish`: tokens at their own temperature; a flow in as many steps as were practised."""
+        config = self.policy.config
+        return config if isinstance(config, TokenVlaConfig) else replace(config, inference_steps=self.config.flow.steps)
 
 
-def check_reads(policy: Any) -> TokenVlaPolicy:
+def check_reads(policy: Any) -> TokenVlaPolicy | VlaPolicy:
     """The policy, if it can practise so.
 
     Raises:
         HandoffError: it is another one.
     """
-    if not isinstance(policy, TokenVlaPolicy):
-        raise HandoffError(f"practice: a {type(policy).__name__}, expected a policy of action tokens (token_vla).")
+    if not isinstance(policy, TokenVlaPolicy | VlaPolicy):
+        raise HandoffError(f"practice: a {type(policy).__name__}, expected a policy that reads (token_vla, vla).")
     return policy
