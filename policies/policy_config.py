@@ -209,9 +209,11 @@ class VisionLanguagePolicyConfig(ChunkPolicyConfig):
     """`none` freezes it, `lora` trains adapters in it, `all` trains it whole, with its vision tower."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Read for `train_backbone: lora`."""
-    state_tokens: Literal["one", "field"] = "one"
+    state_tokens: Literal["one", "field", "object"] = "one"
     """`one` shows the backbone the whole state as a token, as SmolVLA; `field` every observed field as one of its own,
-    so that words can be about one of them. Without cameras that is all it sees."""
+    so that words can be about one of them; `object` likewise, and fields of as many entries share their projection and
+    are told apart by a name that is learned: what is learned of one cube holds for the next. Without cameras that is
+    all it sees."""
     instruction: str | None = None
     """Said to the policy where nothing else is: in training by episodes without an instruction, which are told the name
     of their task if this is None, and at inference, which is then refused."""

@@ -56,12 +56,15 @@ class VisionLanguagePolicy(ChunkPolicy):
         self.said, self.frozen = config.instruction, config.train_backbone == "none"
         self._entries = _state_entries(config, shapes)
         state = [config.n_obs_steps * (entries.stop - entries.start) for entries in self._entries]
-        self.backbone = load_backbone(backbone, saved is None, state, head, sees=bool(config.image_fields))
+        shared = config.state_tokens == "object"
+        self.backbone = load_backbone(backbone, saved is None, state, head, bool(config.image_fields), shared)
         if config.train_backbone != "all":
             self.backbone.requires_grad_(False)
         if config.train_backbone == "lora":
             add_adapters(self.backbone.text, config.lora)
         self.backbone.state_projections.requires_grad_(True)
+        if self.backbone.state_names is not None:
+            self.backbone.state_names.requires_grad_(True)
         self.train()
 
     def prefix(self, observed: Observed) -> Prefix:

@@ -63,6 +63,7 @@ class VisionLanguageModel(nn.Module):
         state: entries of every state token; none where there is no state.
         head: whether to keep the language head, for `logits`.
         sees: whether to keep the vision tower.
+        shared: whether state tokens of as many entries share their projection and are told apart by a learned name.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class VisionLanguageModel(nn.Module):
         state: Sequence[int],
         head: bool,
         sees: bool,
+        shared: bool = False,
     ) -> None:
         super().__init__()
         parts = FAMILIES[source.config.model_type]
@@ -93,7 +95,11 @@ class VisionLanguageModel(nn.Module):
         self.instruction_tokens = config.instruction_tokens
         self.tied: bool = model.lm_head.weight is self.text.embed_tokens.weight
         self.head = model.lm_head if head and not self.tied else None
-        self.state_projections = nn.ModuleList(_state_projection(size, self.width, len(state)) for size in state)
+        kinds = list(dict.fromkeys(state)) if shared else list(state)
+        self._kinds = [kinds.index(size) for size in state] if shared else list(range(len(state)))
+        self.state_projections = nn.ModuleList(_state_projection(size, self.width, len(state)) for size in kinds)
+        names = self.deviation * torch.randn(len(state), self.width) if shared else None
+        self.state_names = None if names is None else nn.Parameter(names)
 
     def text_layers(self) -> nn.ModuleList:
         """The transformer layers that read the prefix, in order."""
@@ -116,7 +122,10 @@ class VisionLanguageModel(nn.Module):
                 "tower. Name the cameras in image_fields."
             )
         pictures = [self.picture_embeddings(sensors_BTHWC[name][:, -1]) for name in sorted(sensors_BTHWC)]
-        shown = [project(entries)[:, None] for project, entries in zip(self.state_projections, state, strict=True)]
+        projections = [self.state_projections[kind] for kind in self._kinds]
+        shown = [project(entries)[:, None] for project, entries in zip(projections, state, strict=True)]
+        if self.state_names is not None:
+            shown = [token_B1W + name_W for token_B1W, name_W in zip(shown, self.state_names, strict=True)]
         parts = [*pictures, self.text.embed_tokens(words.token_BL), *shown]
         rows, dtype = len(words.token_BL), self.text.embed_tokens.weight.dtype
         seen_BL = words.mask_BL.new_ones(rows, sum(part.shape[1] for part in pictures))
@@ -262,7 +271,12 @@ def padded_picture(pixel_BCHW: Tensor, size: int) -> Tensor:
 
 
 def load_backbone(
-    config: BackboneConfig, weights: bool, state: Sequence[int] = (), head: bool = False, sees: bool = True
+    config: BackboneConfig,
+    weights: bool,
+    state: Sequence[int] = (),
+    head: bool = False,
+    sees: bool = True,
+    shared: bool = False,
 ) -> VisionLanguageModel:
     """The model in the local folder `config.folder`, or one from scratch; in float32 on the CPU.
 
@@ -272,6 +286,7 @@ def load_backbone(
         state: entries of every state token; none where there is no state.
         head: whether to keep the language head, for `VisionLanguageModel.logits`.
         sees: whether to keep the vision tower.
+        shared: see `VisionLanguageModel`.
 
     Raises:
         HandoffError: no such folder, another family, more layers than there are, or files missing or damaged.
@@ -284,7 +299,7 @@ def load_backbone(
         model = AutoModelForImageTextToText.from_config(
             source.config, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
         )
-        return VisionLanguageModel(source, model, config, state, head, sees)
+        return VisionLanguageModel(source, model, config, state, head, sees, shared)
     folder = Path(config.folder)
     try:
         with _quietly():
@@ -308,7 +323,7 @@ def load_backbone(
     wrong = sorted(map(str, {*report["missing_keys"], *report["mismatched_keys"]} - unread))
     if wrong:
         raise HandoffError(f"{folder}: {len(wrong)} weights are missing or of another size, the first is {wrong[0]}.")
-    return VisionLanguageModel(source, model, config, state, head, sees)
+    return VisionLanguageModel(source, model, config, state, head, sees, shared)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from policies.checkpoint import save_policy
 from policies.chunk_policy import Batch, ChunkPolicy, Observed
 from policies.config import PolicyCard, Shapes
 from policies.load import load_module, new_module
-from policies.networks.vlm import load_backbone
+from policies.networks.vlm import VisionLanguageModel, load_backbone
 from policies.policy_config import BackboneConfig, ScratchConfig, TokenVlaConfig, VlaConfig
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
@@ -22,7 +23,9 @@ FAMILIES = pytest.mark.parametrize("family", [TokenVlaConfig, VlaConfig])
 SHAPES = Shapes({"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {})
 
 
-def config(family: type[TokenVlaConfig] | type[VlaConfig]) -> TokenVlaConfig | VlaConfig:
+def config(
+    family: type[TokenVlaConfig] | type[VlaConfig], state_tokens: Literal["field", "object"] = "field"
+) -> TokenVlaConfig | VlaConfig:
     return family(
         backbone=BackboneConfig(scratch=SCRATCH),
         train_backbone="all",
@@ -30,7 +33,7 @@ def config(family: type[TokenVlaConfig] | type[VlaConfig]) -> TokenVlaConfig | V
         anchor_field=None,
         horizon=3,
         n_action_steps=3,
-        state_tokens="field",
+        state_tokens=state_tokens,
     )
 
 
@@ -91,9 +94,28 @@ def test_the_words_and_every_field_have_a_say(family: type[TokenVlaConfig] | typ
         assert loss(seen._replace(vector_BTO=vector)) != usual
 
 
+def test_objects_of_one_form_share_what_is_learned_of_them_and_are_told_apart():
+    torch.manual_seed(0)
+    module = new_module(replace(config(TokenVlaConfig), state_tokens="object"), SHAPES).eval()
+    backbone = module.backbone
+    assert isinstance(backbone, VisionLanguageModel)
+    assert len(backbone.state_projections) == 1
+    seen, noise = observed(2), torch.zeros(2, 3, 2)
+    swapped = torch.cat([seen.vector_BTO[..., part] for part in (slice(3), slice(6, 9), slice(3, 6))], dim=-1)
+    assert not torch.equal(module.logits(seen), module.logits(seen._replace(vector_BTO=swapped)))  # type: ignore[operator]
+    assert module.sample(seen, noise).shape == (2, 3, 2)
+
+
+def test_objects_of_another_form_have_a_projection_of_their_own():
+    shapes = Shapes({"hand": (0, 3), "red": (3, 8), "blue": (8, 13)}, 2, None, {})
+    module = new_module(replace(config(TokenVlaConfig), state_tokens="object"), shapes)
+    assert len(module.backbone.state_projections) == 2  # type: ignore[union-attr, arg-type]
+
+
+@pytest.mark.parametrize("state_tokens", ["field", "object"])
 @FAMILIES
-def test_all_of_it_learns(family: type[TokenVlaConfig] | type[VlaConfig]):
-    module = policy(family)
+def test_all_of_it_learns(family: type[TokenVlaConfig] | type[VlaConfig], state_tokens: Literal["field", "object"]):
+    module = new_module(config(family, state_tokens), SHAPES)
     batch = Batch(observed(4), torch.zeros(4, 3, 2), torch.zeros(4, 3, dtype=torch.bool))
     module.loss(batch, np.random.default_rng(0)).backward()
     wanting = [name for name, part in module.named_parameters() if part.requires_grad and part.grad is None]

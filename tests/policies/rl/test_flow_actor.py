@@ -181,7 +181,7 @@ def imitate(policy: VlaPolicy) -> None:
     """Teaches both ways, whatever is said."""
     draw = np.random.default_rng(0)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-3)
-    for step in range(150):
+    for _ in range(150):
         right, sign = draw.random(64) < 0.5, np.where(draw.random(64) < 0.5, 0.75, -0.75).astype(np.float32)
         vector = torch.from_numpy(draw.uniform(-1, 1, (64, 1, 1)).astype(np.float32))
         observed = Observed(vector, {}, tuple(WORDS[int(one)] for one in right))
