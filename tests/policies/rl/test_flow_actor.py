@@ -12,7 +12,7 @@ import torch
 
 from policies.checkpoint import save_policy
 from policies.chunk_policy import Batch, Observed
-from policies.config import PolicyCard, Shapes
+from policies.config import Shapes
 from policies.finetune import CURVE, finetune
 from policies.load import load_module, new_module
 from policies.policy_config import BackboneConfig, ScratchConfig, VlaConfig
@@ -26,10 +26,9 @@ from policies.rl.practice_config import FinetuneConfig, FlowNoiseConfig, GroupCo
 from policies.rl.vla_practice import VlaPractice
 from policies.vla import VlaPolicy
 from robots.errors import HandoffError
-from robots.spec import FieldSpec
 from robots.types import no_progress
 from tests.beds.word_line import WORDS, WordLine
-from tests.policies.rl.test_token_actor import LEARNING, alone
+from tests.policies.rl.test_token_actor import LEARNING, alone, card_of
 from tests.policies.test_finetune import KilledError, killing
 
 WORLDS, DECISIONS, HORIZON, STEPS = 8, 5, 3, 4
@@ -214,16 +213,8 @@ def test_practice_learns_what_the_words_ask_for(group: GroupConfig | None, noise
 
 
 def test_a_saved_policy_practises_and_goes_on_where_it_was_killed(tmp_path: Path):
-    module, spec = flowing(), FieldSpec(shape=(1,))
-    card = PolicyCard(
-        task="line",
-        rate_hz=10.0,
-        observation={"place": spec},
-        sensors={},
-        action=FieldSpec(shape=(2,)),
-        model=module.config,
-    )
-    save_policy(tmp_path / "policy", card, module.state_dict(), module.extra_files())
+    module = flowing()
+    save_policy(tmp_path / "policy", card_of(module), module.state_dict(), module.extra_files())
     practice = VlaPracticeConfig(flow=LEARNED, log_prob="chunk", values="chunk", critic=(8,), learning=LEARNING)
     config = FinetuneConfig(practice=practice, rollouts=4, decisions=DECISIONS, save_every=1, first_seed=0)
 

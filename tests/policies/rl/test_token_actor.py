@@ -31,6 +31,7 @@ from policies.rl.practice_config import FinetuneConfig, GroupConfig, OnPolicyCon
 from policies.rl.token_actor import TokenActor
 from policies.rl.vla_practice import VlaPractice
 from policies.token_vla import TokenVlaPolicy
+from policies.vla import VlaPolicy
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.text import decode
@@ -305,6 +306,22 @@ def test_practice_learns_what_the_words_ask_for(group: GroupConfig | None):
     assert np.mean(shares[-3:]) > 0.9
 
 
+def test_with_adapters_the_backbone_stays_as_it_was(tmp_path: Path):
+    """LoRA: a policy of adapters, saved and loaded again, learns by them and by what is not the backbone's own."""
+    module = TokenVlaPolicy(replace(reading().config, train_backbone="lora"), Shapes({"place": (0, 1)}, 2, None, {}))
+    save_policy(tmp_path, card_of(module), module.state_dict(), module.extra_files())
+    policy, _ = load_module(tmp_path, trainable=True)
+    assert isinstance(policy, TokenVlaPolicy)
+    before = copy.deepcopy(policy.state_dict())
+    config = VlaPracticeConfig(critic=(8,), learning=LEARNING)
+    VlaPractice(config, policy, worlds(policy), seed=0).rollout(DECISIONS)
+    moved = {name for name, weight in policy.state_dict().items() if not torch.equal(weight, before[name])}
+    own = {name for name in moved if name.startswith("backbone.text") and "lora_" not in name}
+    assert own == set()
+    assert any("lora_" in name for name in moved)
+    assert "query_NW" in moved
+
+
 def test_a_practice_that_was_killed_goes_on_with_the_same_weights():
     policy = reading()
     config = VlaPracticeConfig(critic=(8,), learning=LEARNING)
@@ -318,8 +335,8 @@ def test_a_practice_that_was_killed_goes_on_with_the_same_weights():
     for name, weight in other.state_dict().items():
         assert torch.equal(weight, policy.state_dict()[name]), name
     assert torch.equal(again.state_dict()["collector"]["generator"], state["collector"]["generator"])
-    for name, weight in again.state_dict()["head"].items():
-        assert torch.equal(weight, state["head"][name])
+    for name, weight in again.state_dict()["beside"]["head"].items():
+        assert torch.equal(weight, state["beside"]["head"][name])
 
 
 def test_groups_that_never_solve_anything_are_told_apart_from_those_that_always_do():
@@ -345,18 +362,21 @@ def test_groups_that_never_solve_anything_are_told_apart_from_those_that_always_
         practice.rollout(2)
 
 
-@pytest.mark.parametrize("group", [None, GroupConfig(size=4)])
-def test_a_saved_policy_practises_and_goes_on_where_it_was_killed(group: GroupConfig | None, tmp_path: Path):
-    module, spec = reading(), FieldSpec(shape=(1,))
-    card = PolicyCard(
+def card_of(module: TokenVlaPolicy | VlaPolicy) -> PolicyCard:
+    return PolicyCard(
         task="line",
         rate_hz=10.0,
-        observation={"place": spec},
+        observation={"place": FieldSpec(shape=(1,))},
         sensors={},
         action=FieldSpec(shape=(2,)),
         model=module.config,
     )
-    save_policy(tmp_path / "policy", card, module.state_dict(), module.extra_files())
+
+
+@pytest.mark.parametrize("group", [None, GroupConfig(size=4)])
+def test_a_saved_policy_practises_and_goes_on_where_it_was_killed(group: GroupConfig | None, tmp_path: Path):
+    module = reading()
+    save_policy(tmp_path / "policy", card_of(module), module.state_dict(), module.extra_files())
     practice = VlaPracticeConfig(group=group, critic=(8,), learning=LEARNING)
     config = FinetuneConfig(practice=practice, rollouts=4, decisions=DECISIONS, save_every=1, first_seed=0)
 
