@@ -88,7 +88,7 @@ def make_agent(spec: str, protocol: Protocol, instruction: str | None = None, de
     Args:
         spec: directory of a saved policy, ONNX file with a contract, `random` or `expert`.
         protocol: under which it will act.
-        instruction: what a saved policy that reads language is told; None takes the worlds' words, else its own.
+        instruction: what a policy that reads language is told; None takes the worlds' words, else its own.
         device: where a saved policy computes: `cpu`, `cuda`, or `auto`.
 
     Raises:
@@ -109,7 +109,7 @@ def make_agent(spec: str, protocol: Protocol, instruction: str | None = None, de
             return Entrant("expert", load_expert, {"agent": "the task's scripted expert, which sees the state"})
         case _ if path.suffix == ".onnx":
             name = path.parent.resolve().name if path.stem == "policy" else path.stem
-            return Entrant(name, *_onnx_agent(path, protocol))
+            return Entrant(name, *_onnx_agent(path, protocol, instruction))
         case _ if path.is_dir():
             load, execution = checkpoint_agent(path, protocol, None, instruction, device)
             return Entrant(path.name or path.resolve().name, load, execution, _training_steps(path))
@@ -240,13 +240,21 @@ def load_onnx(path: Path, chunking: Chunking, sampling: Sampling) -> AgentFor:
     return lambda env: ChunkAgent(policy, chunking, sampling)
 
 
-def _onnx_agent(path: Path, protocol: Protocol) -> tuple[partial[AgentFor], dict[str, Any]]:
+def _onnx_agent(
+    path: Path, protocol: Protocol, instruction: str | None = None
+) -> tuple[partial[AgentFor], dict[str, Any]]:
     from math import prod
 
     from real.controller import OnnxPolicy
 
-    contract = OnnxPolicy(path).contract
-    steps = 1 if contract.sampler == "one-step" else int(contract.sampler.rpartition("-")[2])
+    policy = OnnxPolicy(path)
+    contract = policy.contract
+    if policy.reader is None and instruction is not None:
+        raise HandoffError(f"{path}: told '{instruction}', but the policy reads no instructions.")
+    own = None if policy.reader is None else policy.reader.reading.said or contract.task.replace("_", " ")
+    # To a protocol tokens are no steps: `flows.stages.evaluate.sampler_steps`.
+    kind, _, number = contract.sampler.rpartition("-")
+    steps = 1 if contract.sampler == "one-step" or kind == "tokens" else int(number)
     agreed("sampling.denoising_steps", protocol.sampling.denoising_steps, steps)
     chunking = chunking_under(
         protocol,
@@ -256,6 +264,8 @@ def _onnx_agent(path: Path, protocol: Protocol) -> tuple[partial[AgentFor], dict
             n_obs_steps=contract.n_obs_steps,
             horizon=contract.horizon,
             n_action_steps=contract.n_action_steps,
+            instruction=instruction or own,
+            listens=policy.reader is not None and instruction is None,
         ),
     )
     execution = {**to_plain(chunking), "denoising_steps": steps, "policy": contract.policy}

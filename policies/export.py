@@ -1,23 +1,28 @@
 """Stage `export`: a policy to one ONNX file that carries its contract, and recorded examples of its answers.
 
 The graph holds normaliser, unrolled sampler and un-normaliser, so a robot process needs nothing else: physical
-observation, pictures as the camera gives them and standard normal noise in, physical actions out.
+observation, pictures as the camera gives them and standard normal noise in, physical actions out. A policy that reads
+has its tokenizer beside the graph.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from policies.policy_config import PolicyConfig, TokenVlaConfig, VlaConfig
+from policies.policy_config import TokenVlaConfig, VlaConfig
 from robots.actions import PD_TARGET, CartesianDelta
 from robots.config import config
 from robots.contract import CONTRACT_KEY, Contract
 from robots.durable import explain_write_errors, write_atomically
 from robots.errors import HandoffError
+from robots.reading import READING_KEY, TOKENIZER, WORDS
+from robots.text import INSTRUCTION, encode
 from robots.types import Progress
 
 if TYPE_CHECKING:
@@ -28,11 +33,12 @@ if TYPE_CHECKING:
 
 
 INPUTS = ("observation", "noise")
-"""Of every graph; one per camera and point cloud follows, under its field's name."""
+"""Of every graph; those of a policy that reads have `robots.reading.WORDS` next, and one per camera and point cloud
+follows, under its field's name."""
 SENSORS = "sensors/"
 """Before the names of cameras and point clouds in `golden.npz`."""
 _SEEN_ROWS = 32
-"""Golden examples with pictures that torch answers at a time; all of them would take gigabytes."""
+"""Golden examples with pictures or words that torch answers at a time; all of them would take gigabytes."""
 
 
 @config
@@ -61,11 +67,12 @@ def export(
     policy_digest: str,
     demos_digest: str,
 ) -> dict[str, Any]:
-    """Writes `policy.onnx` and `golden.npz` to `out`.
+    """Writes `policy.onnx` and `golden.npz` to `out`, and `tokenizer.json` of a policy that reads.
 
     `golden.npz` holds `observation` (N, T, O), `noise` and `action` (N, H, A), float32 and in physical units where
     they have any, as torch computes them in float32, and `action_scale` (H, A), physical units per normalised unit;
-    per camera and point cloud `sensors/<field>` (N, T, ...) as recorded.
+    per camera and point cloud `sensors/<field>` (N, T, ...) as recorded; of a policy that reads `instruction`
+    (N, bytes) uint8, the sentences as `robots.text` has them.
 
     Args:
         config: how.
@@ -80,12 +87,13 @@ def export(
         Metrics: bytes, nodes, opset, sampler and golden.
 
     Raises:
-        HandoffError: no policy, one that cannot be exported, unusable demonstrations, or a full disk.
+        HandoffError: no policy, one that is too large for a file, unusable demonstrations, or a full disk.
     """
     from policies.load import load_module
+    from policies.lora import merge_adapters
 
     module, card = load_module(policy)
-    check_exportable(card.model)
+    merge_adapters(module)
     contract = contract_of(
         card,
         config.action_interface,
@@ -96,12 +104,16 @@ def export(
     )
     model = to_onnx(module, config.opset)
     progress(1, 3, "graph")
-    entry = model.metadata_props.add()
-    entry.key, entry.value = CONTRACT_KEY, contract.to_json()
+    words = _words(module)
+    for key, value in {CONTRACT_KEY: contract.to_json(), **words.said}.items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
     golden = golden_examples(config, module, card, demos)
     progress(2, 3, "golden examples")
     with explain_write_errors(out, "the bundle was not written"):
         write_atomically(out / "golden.npz", _npz(golden))
+        for name, data in words.files.items():
+            write_atomically(out / name, data)
         write_atomically(out / "policy.onnx", model.SerializeToString())
     progress(3, 3, "written")
     return {
@@ -113,40 +125,26 @@ def export(
     }
 
 
-def check_exportable(model: PolicyConfig) -> None:
-    """Checks that all that a policy is shown has a place among the inputs of the graph.
-
-    Raises:
-        HandoffError: it reads language.
-    """
-    match model:
-        case VlaConfig() | TokenVlaConfig():
-            raise HandoffError(
-                f"export: the family '{model.kind}' reads language, which a graph of arrays cannot. Run it from its "
-                "directory instead."
-            )
-        case _:
-            return
-
-
 def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
     """The whole policy as one graph with output `action` and a dynamic batch.
 
-    Inputs are `observation` (batch, T, O), `noise` (batch, H, A) and per camera and point cloud its field's name:
-    (batch, T, height, width, 3) uint8 or (batch, T, points, entries) float32.
+    Inputs are `observation` (batch, T, O), `noise` (batch, H, A), of a policy that reads `tokens` and `tokens_mask`
+    (batch, words) int64 and bool, and per camera and point cloud its field's name: (batch, T, height, width, 3) uint8
+    or (batch, T, points, entries) float32.
 
     Raises:
-        HandoffError: a camera or point cloud is called like another tensor of the graph.
+        HandoffError: a camera or point cloud is called like another tensor of the graph, or weights that are too large
+            for a file.
     """
-    import logging
-    import warnings
-
     import torch
+
+    from policies.vision_language import VisionLanguagePolicy
 
     batch = torch.export.Dim("batch", min=1)
     seen = module.shapes.sensors
-    if seen.keys() & {*INPUTS, "action"}:
-        raise HandoffError(f"export: sensors {sorted(seen)} must not be called like {[*INPUTS, 'action']}.")
+    inputs = [*INPUTS, *(WORDS if isinstance(module, VisionLanguagePolicy) else ())]
+    if seen.keys() & {*inputs, "action"}:
+        raise HandoffError(f"export: sensors {sorted(seen)} must not be called like {[*inputs, 'action']}.")
     steps = module.observation_shape[0]
     shown: dict[str, Any] = {}
     example = tuple(torch.zeros(2, *shape) for shape in (module.observation_shape, module.chunk_shape))
@@ -156,31 +154,48 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
         kinds = {name: torch.uint8 if len(shape) == 3 else torch.float32 for name, shape in seen.items()}
         shown["sensors"] = {name: torch.zeros(2, steps, *shape, dtype=kinds[name]) for name, shape in seen.items()}
         dynamic["sensors"] = {name: {0: batch} for name in seen}
-    exporter = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = exporter.level
-    exporter.setLevel(logging.ERROR)  # it warns that torchvision, which Handoff does without, is absent
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch about its own deprecations, and that both inputs share a batch
-            program = torch.onnx.export(
-                module,
-                example,
-                kwargs=shown,
-                dynamo=True,
-                input_names=[*INPUTS, *seen],
-                output_names=["action"],
-                dynamic_shapes=dynamic,
-                opset_version=opset,
-                verbose=False,
-            )
-    finally:
-        exporter.setLevel(level)
+    told: dict[str, Any] = {"kwargs": shown, "dynamic_shapes": dynamic}
+    with _quietly():
+        whole: Any = module
+        if isinstance(module, VisionLanguagePolicy):
+            from policies.export_language import captured, translations
+
+            whole, axes = captured(module, example, shown, dynamic)
+            told, example = {"dynamic_shapes": axes, "custom_translation_table": translations()}, ()
+        program = torch.onnx.export(
+            whole,
+            example,
+            dynamo=True,
+            input_names=[*inputs, *seen],
+            output_names=["action"],
+            opset_version=opset,
+            verbose=False,
+            **told,
+        )
     assert program is not None
     return program.model_proto
 
 
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keeps torch from warnings about its own deprecations, inputs that share a batch, and an absent torchvision, which
+    Handoff does without."""
+    import logging
+    import warnings
+
+    exporter = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        exporter.setLevel(level)
+
+
 def golden_examples(config: ExportConfig, module: ChunkPolicy, card: PolicyCard, demos: Path) -> dict[str, np.ndarray]:
-    """Recorded observations, noise and what torch answers to them."""
+    """Recorded observations and instructions, noise and what torch answers to them."""
     import torch
 
     from policies.demonstrations import read_demonstrations
@@ -194,19 +209,22 @@ def golden_examples(config: ExportConfig, module: ChunkPolicy, card: PolicyCard,
     noise = rng(config.seed, 0).standard_normal((len(chosen), *module.chunk_shape), dtype=np.float32)
     steps_NT = torch.from_numpy(index.observation_NT[chosen])
     sensors = {name: frames.steps(steps_NT).numpy() for name, frames in data.sensors.items()}
-    rows = _SEEN_ROWS if sensors else len(chosen)
+    told = [data.instruction_E[episode] for episode in index.episode_N[chosen]] if data.instruction_E else []
+    rows = _SEEN_ROWS if sensors or told else len(chosen)
     actions = []
     with torch.no_grad():
         for first in range(0, len(chosen), rows):
             part = slice(first, first + rows)
             shown = {name: torch.from_numpy(frames[part]) for name, frames in sensors.items()}
-            actions.append(module(torch.from_numpy(observation[part]), torch.from_numpy(noise[part]), shown).numpy())
+            seen = (torch.from_numpy(array[part]) for array in (observation, noise))
+            actions.append(module(*seen, shown, tuple(told[part])).numpy())
     return {
         "observation": observation,
         "noise": noise,
         "action": np.concatenate(actions),
         "action_scale": module.normalize_action.scale.numpy(),
         **{SENSORS + name: frames for name, frames in sensors.items()},
+        **({INSTRUCTION: encode(told, max(len(line.encode()) for line in told))} if told else {}),
     }
 
 
@@ -245,6 +263,26 @@ def contract_of(
         instruction=isinstance(card.model, VlaConfig | TokenVlaConfig),
         steps=steps,
     )
+
+
+class _Words(NamedTuple):
+    """What the bundle of a policy that reads has beside all others; nothing for one that does not."""
+
+    said: dict[str, str]
+    """Metadata of the graph."""
+    files: dict[str, bytes]
+    """By name."""
+
+
+def _words(module: ChunkPolicy) -> _Words:
+    from policies.vision_language import VisionLanguagePolicy
+
+    if not isinstance(module, VisionLanguagePolicy):
+        return _Words({}, {})
+    from policies.export_language import reading_of
+
+    reading, tokenizer = reading_of(module)
+    return _Words({READING_KEY: reading.to_json()}, {TOKENIZER: tokenizer})
 
 
 def _npz(arrays: dict[str, np.ndarray]) -> bytes:

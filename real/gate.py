@@ -12,7 +12,8 @@ import numpy as np
 from real.controller import OnnxPolicy
 from robots.config import config
 from robots.errors import GateError, HandoffError
-from robots.types import Progress
+from robots.text import INSTRUCTION, decode
+from robots.types import PolicyInput, Progress
 
 
 @config
@@ -41,7 +42,8 @@ def gate(config: GateConfig, bundle: Path, reference: Path, out: Path, progress:
     Args:
         config: the thresholds.
         bundle: directory with `policy.onnx` and `golden.npz` (`observation` (N,T,O), `noise` and `action` (N,H,A) as
-            torch computed it, `action_scale` (H, A) physical units per normalised unit).
+            torch computed it, `action_scale` (H, A) physical units per normalised unit; where either policy reads,
+            `instruction` (N, bytes) as `robots.text` has it, and the tokenizer).
         reference: directory with the `policy.onnx` that the bundle was distilled from.
         out: directory for `gate.json` and `latency.png`.
         progress: told the inferences done.
@@ -55,6 +57,9 @@ def gate(config: GateConfig, bundle: Path, reference: Path, out: Path, progress:
     """
     policy, teacher = OnnxPolicy(bundle / "policy.onnx"), OnnxPolicy(reference / "policy.onnx")
     golden = _read_golden(bundle / "golden.npz")
+    for model in (policy, teacher):
+        if model.contract.instruction and INSTRUCTION not in golden:
+            raise HandoffError(f"gate: {model.path} reads language, {bundle / 'golden.npz'} lacks '{INSTRUCTION}'.")
     parity = _parity(policy, golden)
     own_ms, reference_ms = _time_in_turns(config, policy, teacher, golden, progress)
     p50, p99 = (float(value) for value in np.percentile(own_ms, [50, 99]))
@@ -122,12 +127,18 @@ def _read_golden(path: Path) -> dict[str, np.ndarray]:
 
 def _parity(policy: OnnxPolicy, golden: dict[str, np.ndarray]) -> float:
     """Max absolute difference in normalised units, in one batch and row by row: the robot infers single rows."""
-    observation, noise = golden["observation"], golden["noise"]
-    rows = [policy(observation[i : i + 1], noise[i : i + 1]) for i in range(len(observation))]
-    actions = np.stack([policy(observation, noise), np.concatenate(rows)])
+    noise = golden["noise"]
+    rows = [policy(_shown(policy, golden, slice(i, i + 1)), noise[i : i + 1]) for i in range(len(noise))]
+    actions = np.stack([policy(_shown(policy, golden, slice(None)), noise), np.concatenate(rows)])
     if actions.shape[1:] != golden["action"].shape:
         raise HandoffError(f"gate: the policy gives {actions.shape[1:]}, golden.npz holds {golden['action'].shape}.")
     return float((np.abs(actions.astype(np.float64) - golden["action"]) / golden["action_scale"]).max())
+
+
+def _shown(model: OnnxPolicy, golden: dict[str, np.ndarray], rows: slice) -> np.ndarray | PolicyInput:
+    """What `model` is shown of the golden examples `rows`: their sentences too if it reads."""
+    vector = golden["observation"][rows]
+    return PolicyInput(vector, {}, decode(golden[INSTRUCTION][rows])) if model.contract.instruction else vector
 
 
 def _time_in_turns(
@@ -137,9 +148,10 @@ def _time_in_turns(
     rows = len(golden["observation"])
 
     def once(model: OnnxPolicy, i: int) -> float:
-        observation, noise = golden["observation"][i % rows, None], golden["noise"][i % rows, None]
+        row = slice(i % rows, i % rows + 1)
+        shown, noise = _shown(model, golden, row), golden["noise"][row]
         begin = time.perf_counter()
-        model(observation, noise)
+        model(shown, noise)
         return (time.perf_counter() - begin) * 1e3
 
     for i in range(config.warmup):

@@ -29,7 +29,18 @@ from robots.contract import Contract
 from robots.errors import HandoffError
 from robots.noise import chunk_noise
 from robots.spec import check_field
-from robots.types import Clock, Intervention, Label, Observation, Policy, Progress, no_progress
+from robots.text import INSTRUCTION, decode
+from robots.types import (
+    Clock,
+    Intervention,
+    Label,
+    Observation,
+    Policy,
+    PolicyInput,
+    Progress,
+    SeeingPolicy,
+    no_progress,
+)
 
 GEOMETRY_TICKS = 2
 """Stream ticks between two looks at the arm's Jacobian: at 2 rad/s a joint turns 0.016 rad in 8 ms."""
@@ -79,7 +90,7 @@ class EpisodeRecord:
 def run_episode(
     arm: Arm,
     clock: Clock,
-    policy: Policy,
+    policy: Policy | SeeingPolicy,
     contract: Contract,
     observe: Callable[[ArmState], Observation],
     config: LoopConfig,
@@ -98,10 +109,11 @@ def run_episode(
     Args:
         arm: connected, idle, where an episode begins.
         clock: the robot's.
-        policy: a pure function of observation and noise.
+        policy: a pure function of observation and noise; told sentences too where the contract says that it reads.
         contract: of the policy.
         observe: the contract's observation fields but those that `space` and `hand` tell, and more to be recorded,
-            given the arm's state.
+            given the arm's state; `robots.text.INSTRUCTION` is what a policy that reads is to do. Without it such a
+            policy follows the words of its own.
         config: rates and limits.
         space: in which the policy's actions are understood.
         flange_T_ee: (4, 4) the end effector in the flange frame [m].
@@ -144,7 +156,7 @@ class _Episode:
         self,
         arm: Arm,
         clock: Clock,
-        policy: Policy,
+        policy: Policy | SeeingPolicy,
         contract: Contract,
         observe: Callable[[ArmState], Observation],
         config: LoopConfig,
@@ -170,6 +182,7 @@ class _Episode:
         self.hand = None if hand is None else HandTarget(hand, 1.0 / contract.rate_hz)
         self.schedule = ChunkSchedule(contract)
         self.history = ObservationHistory(contract.n_obs_steps)
+        self.told: tuple[str, ...] = ()
         self.watchdog = Watchdog(config.watchdog, 1.0 / contract.rate_hz)
         self.pending: tuple[Future[np.ndarray], int] | None = None
         self.chunks = 0
@@ -217,6 +230,8 @@ class _Episode:
         if over:
             return False
         self.history.append(_flat(self.contract, observation))
+        if self.contract.instruction and INSTRUCTION in observation:
+            self.told = decode(np.asarray(observation[INSTRUCTION])[None])
         if self.pending is None and self.schedule.due(step):
             self._request(step)
         self._receive()
@@ -338,13 +353,16 @@ class _Episode:
     def _request(self, step: int) -> None:
         size = int(np.prod(self.contract.action.shape))
         noise = chunk_noise(self.seed, self.chunks, self.contract.horizon, size)[None]
-        future = self.executor.submit(self._infer, self.history.stacked(), noise)
+        seen = self.history.stacked()
+        shown = PolicyInput(seen, {}, self.told) if self.contract.instruction else seen
+        future = self.executor.submit(self._infer, shown, noise)
         self.pending, self.chunks = (future, step), self.chunks + 1
         self.schedule.requested(step)
 
-    def _infer(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    def _infer(self, shown: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
         begin = time.perf_counter()
-        chunk = self.policy(observation, noise)[0]
+        # A contract with an instruction comes with a policy that can be told one.
+        chunk = self.policy(shown, noise)[0]  # type: ignore[arg-type]
         self.record.inference_ms.append((time.perf_counter() - begin) * 1e3)
         return chunk
 

@@ -25,6 +25,7 @@ from robots import hand
 from robots.config import config
 from robots.errors import HandoffError, SafetyError
 from robots.spec import FieldSpec
+from robots.text import INSTRUCTION
 from robots.types import Observation, Progress
 from sim.fci.twin import TwinConfig
 
@@ -117,7 +118,7 @@ def run(config: DeployTaskConfig, inputs: dict[str, Path], out: Path, progress: 
     began = time.perf_counter()
     starts: list[Start] = []
     with processor_for_twin() as cpu, start_twin(replace(config.twin, cpu=cpu), world) as twin:
-        store = _new_store(out / "store.zarr", config, policy.contract, twin)
+        store = _new_store(out / "store.zarr", config, policy.contract, task, twin)
         for i in range(config.starts):
             starts.append(run_start(config, twin, policy, config.first_seed + i, store))
             solved = sum(start.success for start in starts)
@@ -190,12 +191,14 @@ class Table:
     """What the policy is shown of the things on the table, as by a tracker that sees them, and how it goes."""
 
     def __init__(self, twin: Twin, contract: Contract) -> None:
-        self._call, self._fields = twin.call, contract.observation
+        self._call = twin.call
+        self._fields = {*contract.observation, *([INSTRUCTION] if contract.instruction else [])}
         self.solved = False
         """Now or before."""
 
     def observe(self, state: ArmState) -> Observation:
-        """The contract's fields of things, and what to draw them from."""
+        """The contract's fields of things, what the task asks for in words if the policy reads, and what to draw the
+        things from."""
         things = {name: value for name, value in self._call("things").items() if name in self._fields}
         return {**things, **_drawn_from(*self._call("scene"))}
 
@@ -211,7 +214,7 @@ def _drawn_from(qpos: np.ndarray, goal: np.ndarray) -> dict[str, np.ndarray]:
     return {"qpos": qpos, "goal_state": goal} if goal.size else {"qpos": qpos}
 
 
-def _new_store(path: Path, config: DeployTaskConfig, contract: Contract, twin: Twin) -> EpisodeStore:
+def _new_store(path: Path, config: DeployTaskConfig, contract: Contract, task: Task, twin: Twin) -> EpisodeStore:
     """An empty store: an interrupted deployment starts over, so that its figures belong to one run."""
     import shutil
 
@@ -224,6 +227,8 @@ def _new_store(path: Path, config: DeployTaskConfig, contract: Contract, twin: T
     }
     if contract.steps is None:
         raise HandoffError(f"deploy: the contract of {contract.task} does not say what a step is. Export it again.")
+    if contract.instruction and INSTRUCTION in task.observations:
+        extra[INSTRUCTION] = task.observations[INSTRUCTION].spec
     coordinates = len(contract.steps.axes)
     shutil.rmtree(path, ignore_errors=True)
     schema = deploy_schema(contract, extra, config.loop.stream_hz, "base", coordinates=coordinates)

@@ -13,11 +13,10 @@ from flows.serve import open_policy
 from policies.chunk_policy import Batch, Observed
 from policies.config import Shapes, TrainingConfig
 from policies.diffusion import DiffusionPolicy
-from policies.export import ExportConfig, check_exportable, export
+from policies.export import ExportConfig, export
 from policies.load import load_module, load_policy
 from policies.networks.config import ImageEncoderConfig, PointEncoderConfig, UnetConfig
 from policies.networks.observation import ObservationEncoder
-from policies.policy_config import BackboneConfig, BesoConfig, PolicyConfig, TokenVlaConfig, VlaConfig
 from policies.pretrain import PretrainConfig, pretrain
 from policies.training import autocast, rng
 from real.controller import OnnxPolicy
@@ -285,20 +284,6 @@ def test_golden_examples_hold_the_pictures(bundle: Path, session: onnxruntime.In
 def test_the_controller_refuses_a_policy_that_sees_pictures(bundle: Path):
     with pytest.raises(HandoffError, match="to be shown camera; the controller shows it numbers alone"):
         OnnxPolicy(bundle / "policy.onnx")
-
-
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (VlaConfig(backbone=BackboneConfig(folder="")), "'vla' reads language"),
-        (TokenVlaConfig(backbone=BackboneConfig(folder="")), "'token_vla' reads language"),
-    ],
-)
-def test_a_policy_that_is_shown_more_than_arrays_is_not_exported(model: PolicyConfig, reason: str):
-    check_exportable(SEEING)
-    check_exportable(BesoConfig())
-    with pytest.raises(HandoffError, match=reason):
-        check_exportable(model)
 
 
 def request(given: PolicyInput, noise: np.ndarray) -> dict:

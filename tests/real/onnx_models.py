@@ -1,10 +1,14 @@
-"""Tiny ONNX policies: action = scale * noise + the newest agent position, or deliberately broken."""
+"""Tiny ONNX policies: action = scale * noise + the newest agent position, or deliberately broken; one that reads."""
+
+import hashlib
+import json
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from robots.contract import CONTRACT_KEY
+from robots.reading import READING_KEY, Reading
 from tests.real.fakes import contract
 
 BATCH = "batch"
@@ -77,3 +81,75 @@ def save_linear_policy(path, told, weights):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     helper.set_model_props(model, {CONTRACT_KEY: told.to_json()})
     onnx.save(model, path)
+
+
+LETTERS = {"a": 1, "b": 2, "c": 3, "Ċ": 10}
+"""Tokens of the tokenizer below; that of a newline is written so."""
+
+
+def save_reading_policy(path, told, *, said=None, longest=6, scale=0.001, exchanged=False, silent=False):
+    """Writes a policy whose every entry of an action is `scale` times the sum of its instruction's tokens, and the
+    tokenizer beside it: `LETTERS`, all others unread.
+
+    Args:
+        path: of the ONNX file.
+        told: its contract.
+        said: the policy's own words.
+        longest: most tokens of a sentence.
+        scale: see above.
+        exchanged: the file says that another tokenizer belongs to it.
+        silent: it says nothing of any.
+    """
+    chunk = [BATCH, told.horizon, *told.action.shape]
+    nodes = [
+        helper.make_node("Cast", ["tokens"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["tokens_mask"], ["counts"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["number", "counts"], ["read"]),
+        helper.make_node("ReduceSum", ["read", "along"], ["sum"], keepdims=1),
+        helper.make_node("Mul", ["sum", "scale"], ["scaled"]),
+        helper.make_node("Unsqueeze", ["scaled", "along"], ["meant"]),
+        helper.make_node("Mul", ["noise", "none"], ["silence"]),
+        helper.make_node("Add", ["silence", "meant"], ["action"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "policy",
+        [
+            helper.make_tensor_value_info(
+                "observation", TensorProto.FLOAT, [BATCH, told.n_obs_steps, told.observation_size]
+            ),
+            helper.make_tensor_value_info("noise", TensorProto.FLOAT, chunk),
+            helper.make_tensor_value_info("tokens", TensorProto.INT64, [BATCH, "words"]),
+            helper.make_tensor_value_info("tokens_mask", TensorProto.BOOL, [BATCH, "words"]),
+        ],
+        [helper.make_tensor_value_info("action", TensorProto.FLOAT, chunk)],
+        [
+            constant("along", [1], np.int64),
+            constant("scale", scale, np.float32),
+            constant("none", 0.0, np.float32),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    tokenizer = json.dumps(
+        {
+            "version": "1.0",
+            "added_tokens": [],
+            # Settings of a batch of dialogues, as some published files have them; nobody is to follow them here.
+            "truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
+            "padding": {
+                "strategy": {"Fixed": 5},
+                "direction": "Right",
+                "pad_id": 0,
+                "pad_type_id": 0,
+                "pad_token": "a",
+            },
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+            "model": {"type": "BPE", "vocab": LETTERS, "merges": []},
+        }
+    ).encode()
+    digest = "0" * 64 if exchanged else hashlib.sha256(tokenizer).hexdigest()
+    reading = Reading(tokenizer=digest, longest=longest, said=said)
+    props = {CONTRACT_KEY: told.to_json(), **({} if silent else {READING_KEY: reading.to_json()})}
+    helper.set_model_props(model, props)
+    onnx.save(model, path)
+    path.with_name("tokenizer.json").write_bytes(tokenizer)
