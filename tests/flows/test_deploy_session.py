@@ -22,6 +22,7 @@ from real.console.desk import DeskConfig
 from real.console.server import ConsoleConfig
 from real.franka import FrankaConfig
 from real.loop import LoopConfig
+from real.schedule import WatchdogConfig
 from real.tracker import TrackerConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -187,7 +188,9 @@ def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
             CONFIG,
             host=lab.host,
             arm=FrankaConfig(realtime="ignore", move_dynamics=0.5),
-            tracker=TrackerConfig(uri=tracker),
+            # This arm waits for nobody, and on a busy machine policy and tracker may be late, as a page may.
+            loop=replace(CONFIG.loop, watchdog=WatchdogConfig(fault_seconds=10.0)),
+            tracker=TrackerConfig(uri=tracker, max_age=10.0),
         )
         session = Session(_deploy, tmp_path, bundle, config)
         page = session.page()
