@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.pipeline import DreamsConfig, PipelineConfig
+from flows.pipeline import DreamsConfig, PipelineConfig, TaughtStudentConfig
 from flows.stages.deploy_task import DeployTaskConfig
 from flows.stages.finetune import FinetunePolicyConfig
 from flows.stages.scripted import ScriptedConfig
@@ -144,6 +144,7 @@ def _choices() -> dict[str, dict[str, dict[str, Any]]]:
         "scripted": {"expert": to_plain(ScriptedConfig())},
         "dreams": {"play": to_plain(DreamsConfig())},
         "bench": {"twin": to_plain(DeployTaskConfig())},
+        "student": {"taught": to_plain(TaughtStudentConfig())},
     }
 
 
@@ -157,6 +158,7 @@ def _check_override(override: str, defaults: Mapping[str, Any]) -> None:
     practice = [f"{_PRACTICE}.{size}" for one in _practices().values() for size in _dotted(one)]
     practice += [f"{_PRACTICE}.learning.practice.group.{size}" for size in to_plain(GroupConfig())]
     named = [key for group, one in _choices().items() for node in one.values() for key in _dotted({group: node})]
+    named += [f"student.backbone.{size}" for size in _dotted(to_plain(BackboneConfig(scratch=ScratchConfig())))]
     groups = ["policy", f"family@{_FAMILY}", f"network@{_NETWORK}"]
     keys = list(dict.fromkeys([*_dotted(defaults), *families, *networks, *practice, *named, *groups]))
     if key.lstrip("+~") not in keys:

@@ -16,7 +16,13 @@ With `scripted` a simulated task's expert demonstrates in place of `ingest`'s de
 is at that task's table.
 
 The student, and with it the way to the arm, there is for diffusion policies that see numbers alone: the controller on
-the robot's computer shows a policy no pictures. All other policies are pretrained and evaluated (`evaluate_teacher`).
+the robot's computer shows a policy no pictures. With `student` (`+student=taught`) a policy that reads has one, too:
+another of its family, as a rule a smaller one, imitates and is then taught in its own states (on-policy distillation):
+
+pretrain_student ─┬─> distil ─> export, evaluate_student
+                  └─> evaluate_control
+
+All other policies are pretrained and evaluated (`evaluate_teacher`).
 """
 
 from __future__ import annotations
@@ -31,9 +37,10 @@ from flows.stages.evaluate import EvaluatePolicyConfig
 from flows.stages.finetune import FinetunePolicyConfig
 from flows.stages.play import RecordPlayConfig
 from flows.stages.scripted import ScriptedConfig
+from flows.stages.teach import TeachConfig
 from policies.distill import DistilConfig
 from policies.export import ExportConfig
-from policies.policy_config import DiffusionPolicyConfig, PolicyConfig, TokenVlaConfig, VlaConfig
+from policies.policy_config import BackboneConfig, DiffusionPolicyConfig, PolicyConfig, TokenVlaConfig, VlaConfig
 from policies.pretrain import PretrainConfig
 from policies.rl.practice_config import PracticeConfig, RL100PracticeConfig, VlaPracticeConfig
 from policies.world_model_config import WorldModelConfig
@@ -56,6 +63,17 @@ class DreamsConfig:
 
 
 @config
+class TaughtStudentConfig:
+    """The student of a policy that reads."""
+
+    backbone: BackboneConfig | None = None
+    """None takes one like the teacher's."""
+    steps: int | None = None
+    """Updates of its imitation; None takes as many as the teacher's."""
+    teaching: TeachConfig = field(default_factory=TeachConfig)
+
+
+@config
 class PipelineConfig:
     """Everything a run of the demo can be told; each stage's own defaults live in its class."""
 
@@ -75,6 +93,9 @@ class PipelineConfig:
     """Of all evaluations, so that they are paired: same worlds, same seeds."""
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     distil: DistilConfig = field(default_factory=DistilConfig)
+    """Of a diffusion policy, to one step."""
+    student: TaughtStudentConfig | None = None
+    """Of a policy that reads; None lets its pipeline end with its evaluation."""
     export: ExportConfig = field(default_factory=ExportConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     deploy: DeployConfig | None = field(default_factory=DeployConfig)
@@ -119,10 +140,17 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         learned += [*dreamt, evaluate("evaluate_pretrained", pretrained, None), teacher]
     elif config.dreams is not None:
         raise HandoffError("dreams: nothing practises in them. Name a practice, such as +finetune=dppo.")
-    if not reaches_arm(config.pretrain.policy):
+    if config.student is not None:
+        imitating = _student_before(config, config.student, demos)
+        teaching = replace(config.student.teaching, protocol=config.student.teaching.protocol or config.protocol)
+        student = Stage("distil", "policy", "flows.stages.teach", teaching, {"student": imitating, "teacher": teacher})
+        learned.append(imitating)
+        control = evaluate("evaluate_control", imitating, None)
+    elif reaches_arm(config.pretrain.policy):
+        student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})
+        control = evaluate("evaluate_control", teacher, 1)
+    else:
         return [*learned, evaluate("evaluate_teacher", teacher, None)]
-    student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})
-
     exporting = _exporting(config)
 
     def export(name: str, policy: Stage) -> Stage:
@@ -137,13 +165,36 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         *learned,
         student,
         evaluate("evaluate_teacher", teacher, None),
-        evaluate("evaluate_control", teacher, 1),
+        control,
         reference,
         evaluate("evaluate_student", student, None),
         bundle,
         gated,
     ]
     return [*found, *_deployments(config, {"bundle": bundle, "gate": gated})]
+
+
+def _student_before(config: PipelineConfig, student: TaughtStudentConfig, demos: Stage) -> Stage:
+    """The student as it imitates the demonstrations, before it is taught.
+
+    Raises:
+        HandoffError: a teacher that does not read, or that sees pictures, which the controller shows to none.
+    """
+    from flows.stages.pretrain import outside
+
+    model = config.pretrain.policy
+    if not isinstance(model, TokenVlaConfig | VlaConfig) or model.image_fields:
+        raise HandoffError(
+            f"student: a teacher of the family '{model.kind}', or one with cameras, cannot teach so; expected "
+            "'token_vla' or 'vla', which sees numbers alone."
+        )
+    training = config.pretrain.training
+    own = replace(
+        config.pretrain,
+        policy=replace(model, backbone=student.backbone or model.backbone),
+        training=replace(training, steps=student.steps or training.steps),
+    )
+    return Stage("pretrain_student", "policy", "flows.stages.pretrain", own, {"demos": demos}, external=outside(own))
 
 
 def _deployments(config: PipelineConfig, released: dict[str, Stage]) -> list[Stage]:

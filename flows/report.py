@@ -32,7 +32,7 @@ def _page(path: Path, summary: Summary) -> Iterator[str]:
     for result in summary.stages:
         yield _row(result)
     yield "</table>"
-    yield from _comparison(summary.metrics)
+    yield from _comparison(summary.metrics, any(result.name == "pretrain_student" for result in summary.stages))
     for result in summary.stages:
         yield from _stage(path.parent, result)
     yield "</html>"
@@ -41,7 +41,7 @@ def _page(path: Path, summary: Summary) -> Iterator[str]:
 def _tiles(metrics: Mapping[str, Any]) -> Iterator[str]:
     tiles = (
         ("pusht_score", "teacher score", "{:.3f}"),
-        ("student_score", "one-step student", "{:.3f}"),
+        ("student_score", "student", "{:.3f}"),
         ("student_speedup", "faster per chunk", "{:.1f}x"),
         ("latency_p99_ms", "p99 latency", "{:.2f} ms"),
         ("twin_coverage", "coverage on the FR3 twin", "{:.2f}"),
@@ -63,13 +63,14 @@ def _row(result: StageResult) -> str:
     return "<tr>" + "".join(f"<td>{cell}" for cell in cells) + "</tr>"
 
 
-def _comparison(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """Teacher, student and the negative control under one protocol and the same seeds."""
+def _comparison(metrics: Mapping[str, Any], taught: bool) -> Iterator[str]:
+    """Teacher, student and the negative control under one protocol and the same seeds; a student that was taught in its
+    own states is compared with what it was before."""
     rows = (
         ("before practice", "pretrained"),
-        ("teacher, ten steps", "pusht"),
-        ("student, one step", "student"),
-        ("control: teacher in one step", "one_step_control"),
+        ("teacher" if taught else "teacher, ten steps", "pusht"),
+        ("student" if taught else "student, one step", "student"),
+        ("control: the student untaught" if taught else "control: teacher in one step", "one_step_control"),
     )
     present = [(label, key) for label, key in rows if metrics.get(f"{key}_score") is not None]
     if not present:

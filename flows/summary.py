@@ -167,6 +167,9 @@ def describe(stage: str, metrics: Mapping[str, Any]) -> str:
             horizon, error = list(metrics["error"].items())[-1]
             stays = metrics["stays"][horizon]
             return f"off by {error:.2f} deviations after {horizon} steps (staying put: {stays:.2f})"
+        case "distil" if "kl" in metrics:
+            asked, kl = metrics["asked"], metrics["kl"]
+            return f"{asked:,} decisions taught, divergence {kl:.3g} nat, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "pretrain" | "distil":
             return f"{metrics['steps']:,} steps, loss {metrics['loss']:.4f}, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "finetune":
