@@ -58,6 +58,11 @@ def _parser() -> argparse.ArgumentParser:
         sub = add(name, command, about)
         sub.add_argument("name", help="a file in configs/ without its ending, e.g. demo")
         sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. pretrain.steps=2000")
+    sub = add("profile", _profile, "predict how fast each placement of a pipeline's practice would be")
+    sub.add_argument("name", help="a file in configs/ without its ending, e.g. vla_ppo")
+    sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. finetune.worlds=200")
+    sub.add_argument("--seconds", type=float, default=60.0, help="for the measurements")
+    sub.add_argument("--json", action="store_true", help="one JSON object in place of tables")
     sub = add("explain", _explain, "print an artifact's chain back to the demonstrations")
     sub.add_argument("artifact", type=Path, help="artifact directory, or a file inside one")
     sub.add_argument("--verify", action="store_true", help="re-hash every file on the chain")
@@ -170,6 +175,12 @@ def _plan(options: argparse.Namespace) -> None:
     for planned in plan(stages(config, fetch=False), Path(config.runs)):
         grid.add_row(planned.stage, planned.fate, planned.why)
     Console().print(grid)
+
+
+def _profile(options: argparse.Namespace) -> None:
+    from flows.profile import profile_command
+
+    profile_command(options)
 
 
 def _explain(options: argparse.Namespace) -> None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from policies.policy_config import PolicyConfig
-    from policies.rl.chunk_worlds import ChunkWorlds
     from policies.rl.collector import EpisodeTally
 
 STATE, CURVE, PICTURE = "practice.pt", "practice.jsonl", "practice.png"
@@ -155,7 +154,7 @@ class _Run:
         self, config: FinetuneConfig, module: Any, model: PolicyConfig, env: VecEnv, out: Path, demos: Path | None
     ) -> None:
         from policies.checkpoint import digest_file
-        from policies.rl.chunk_worlds import ChunkWorlds
+        from policies.placement.parts import worlds_of
 
         _check_practises(config, module)
         self.config, self.out = config, out
@@ -166,7 +165,7 @@ class _Run:
         self.identity = json.dumps(told, sort_keys=True)
         self._seeds = _Seeds(config.first_seed)
         discount = _discount(config)
-        self.worlds = ChunkWorlds(env, module, model.n_action_steps, self._seeds, discount, config.reward)
+        self.worlds = worlds_of(env, module, model.n_action_steps, self._seeds, discount, config.reward)
         self.practice = _practice(config, module, model, self.worlds, demos)
         self.entries: list[dict[str, float]] = []
         self.done, self.steps, self.episodes_before, self.cpu_seconds = 0, 0, 0, 0.0
@@ -277,7 +276,11 @@ def _check_practises(config: FinetuneConfig, module: Any) -> None:
 
 
 def _practice(
-    config: FinetuneConfig, policy: Any, model: PolicyConfig, worlds: ChunkWorlds, demos: Path | None
+    config: FinetuneConfig,
+    policy: Any,
+    model: PolicyConfig,
+    worlds: Any,
+    demos: Path | None,
 ) -> Practice:
     match config.practice:
         case DppoPracticeConfig() as way:

@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from policies.rl.practice_config import FinetuneConfig
+from policies.placement.config import PlacementConfig
+from policies.rl.practice_config import FinetuneConfig, VlaPracticeConfig
 from robots.config import config
+from robots.errors import HandoffError
 from robots.types import Progress, VecEnv
 from sim.protocol import Protocol
 
@@ -23,7 +25,16 @@ class FinetunePolicyConfig:
     the pipeline's evaluations. In dreams it gives the time limit."""
     worlds: int = 50
     """Stepped together."""
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    """Where they are simulated, if they are not dreamt."""
     learning: FinetuneConfig = field(default_factory=FinetuneConfig)
+
+    def __post_init__(self) -> None:
+        if self.placement.kind == "hybrid" and not isinstance(self.learning.practice, VlaPracticeConfig):
+            raise HandoffError(
+                f"finetune: hybrid placement of a practice of the kind '{self.learning.practice.kind}', which decides "
+                "for all worlds at once; expected 'vla', or disaggregated worlds."
+            )
 
 
 def run(config: FinetunePolicyConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
@@ -34,6 +45,7 @@ def run(config: FinetunePolicyConfig, inputs: dict[str, Path], out: Path, progre
     """
     from flows.protocols import push_t_published
     from policies.finetune import finetune
+    from policies.placement.worlds import placed
 
     protocol = config.protocol or push_t_published()
     if "world_model" in inputs:
@@ -43,5 +55,5 @@ def run(config: FinetunePolicyConfig, inputs: dict[str, Path], out: Path, progre
     else:
         from sim.evaluate import practice_env
 
-        worlds = partial(practice_env, protocol, config.worlds)
+        worlds = partial(placed, config.placement, partial(practice_env, protocol), config.worlds)
     return finetune(config.learning, inputs["policy"], worlds, out, progress, inputs.get("demos"))

@@ -5,6 +5,7 @@ Shape suffixes: T decisions, N worlds, V values of a decision, M rewards.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -40,8 +41,7 @@ class ChunkCollector:
     def rollout(self, decisions: int) -> ChunkRollout:
         """The next `decisions` decisions in all worlds; those that end begin anew."""
         rows, traces = [], []
-        for _ in range(decisions):
-            row, trace, _ = self._decide()
+        for row, trace, _ in self._decided(decisions):
             rows.append(row)
             traces.append(trace)
         last = self._actor.value(self.worlds.seen()) if "value" in rows[0] else None
@@ -64,14 +64,17 @@ class ChunkCollector:
         returned_N = torch.zeros(self.worlds.num_envs)
         solved_N = torch.zeros(self.worlds.num_envs, dtype=torch.bool)
         over_N = torch.zeros(self.worlds.num_envs, dtype=torch.bool)
-        while len(rows) < decisions and not bool(over_N.all()):
-            row, trace, led = self._decide()
+        decided = self._decided(decisions)
+        for row, trace, led in decided:
             returned_N += row["reward"].sum(dim=1)
             ended_N = led.terminated_N | led.truncated_N
             solved_N |= ended_N & led.success_N
             over_N |= ended_N
             rows.append(row)
             traces.append(trace)
+            if bool(over_N.all()):
+                break
+        decided.close()
         made = _joined(rows, traces)
         # Of the longest that there could have been, how much was left.
         left_N = 1.0 - made.length_TN.sum(dim=0) / (decisions * made.reward_TNH.shape[2])
@@ -86,16 +89,21 @@ class ChunkCollector:
         """Takes `state_dict` over."""
         self._generator.set_state(state["generator"])
 
-    def _decide(self) -> tuple[dict[str, Any], Trace, Decided]:
-        seen = self.worlds.seen()
-        made = self._actor.decide(seen, self._generator)
-        led = self.worlds.step(made.chunk_BHA)
-        self.tally.add(led)
+    def _decided(self, decisions: int) -> Generator[tuple[dict[str, Any], Trace, Decided]]:
+        """So many decisions in all worlds, one behind another, each as it is asked for."""
+        for _ in range(decisions):
+            seen = self.worlds.seen()
+            made = self._actor.decide(seen, self._generator)
+            led = self.worlds.step(made.chunk_BHA)
+            self.tally.add(led)
+            yield self._row(seen, made, led), made.trace, led
+
+    def _row(self, seen: Any, made: Any, led: Decided) -> dict[str, Any]:
         row = {"seen": seen, "log_prob": made.log_prob_BKHA, "reward": led.reward_NH, "length": led.length_N}
         row |= {"terminated": led.terminated_N, "truncated": led.truncated_N}
         if made.value_BV is not None:
             row |= {"value": made.value_BV, "final": self._final(led, made.value_BV)}
-        return row, made.trace, led
+        return row
 
     def _final(self, led: Decided, like_NV: Tensor) -> Tensor:
         """(N, V) values of the true final observations, where an episode ended by its time limit alone."""

@@ -6,7 +6,7 @@ Shape suffixes: N worlds, T observed steps, O observation, H horizon, A action, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from policies.rl.practice_config import PracticeReward
 from policies.rl.returns import chunk_reward
 from robots.errors import HandoffError
 from robots.text import INSTRUCTION
-from robots.types import Observation, VecEnv
+from robots.types import Observation, Step, VecEnv
 
 VECTOR = "vector"
 """Name of the observation vector among several things seen."""
@@ -79,7 +79,7 @@ class ChunkWorlds:
 
     def begin(self) -> None:
         """See `DecisionWorlds.begin`."""
-        self._begin([next(self._seeds) for _ in range(self.num_envs)])
+        self.begin_from([next(self._seeds) for _ in range(self.num_envs)])
 
     def begin_groups(self, size: int) -> None:
         """Begins in all worlds, `size` of them side by side in the same state; those that end then stay as they are.
@@ -87,16 +87,14 @@ class ChunkWorlds:
         Raises:
             HandoffError: the worlds make no whole groups.
         """
-        if self.num_envs % size:
-            raise HandoffError(f"practice: {self.num_envs} worlds make no groups of {size}.")
-        self._begin([seed for _ in range(self.num_envs // size) for seed in [next(self._seeds)] * size])
-        self._begins_again = False
+        self.begin_from(group_seeds(self._seeds, self.num_envs, size), again=False)
 
-    def _begin(self, seeds: list[int]) -> None:
+    def begin_from(self, seeds: Sequence[int], again: bool = True) -> None:
+        """Begins in all worlds from these; `again`: and anew in those that end, from the next."""
         first = self.env.reset(seeds)
         self._history = [self._vector(first)] * self._policy.observation_shape[0]
         self._beside = {name: first[name] for name in self._others}
-        self._begins_again = True
+        self._begins_again = again
 
     def seen(self) -> Any:
         """(N, T, O) normalised; see the class."""
@@ -122,25 +120,37 @@ class ChunkWorlds:
         Raises:
             HandoffError: worlds that do not freeze.
         """
+        return self.led([self.env.step(actions) for actions in self.actions(decision)])
+
+    def actions(self, decision: Tensor) -> list[np.ndarray]:
+        """What the worlds are to be stepped with for a normalised chunk (N, H, A), one behind another: all that is
+        executed but the last action, for the observation before the last, and this."""
         newest_NO, policy = self._history[-1], self._policy
-        self._met.append(self.seen())
         chunk_NHA = policy.normalize_action.inverse(decision)
         if policy.anchor is not None:
             anchored = newest_NO[:, None, policy.anchor : policy.anchor + policy.chunk_shape[1]]
             chunk_NHA = chunk_NHA + torch.from_numpy(anchored)
         actions_NHA = chunk_NHA[:, self._execute].double().numpy()
+        return [actions_NHA[:, :-1], actions_NHA[:, -1:]] if actions_NHA.shape[1] > 1 else [actions_NHA]
+
+    @property
+    def begins_again(self) -> bool:
+        """Whether worlds that end start anew."""
+        return self._begins_again
+
+    def led(self, steps: Sequence[Step], begun: Observation | None = None) -> Decided:
+        """What a decision led to, of the worlds' answers to its `actions`; those that ended start anew.
+
+        Args:
+            steps: one for each of them.
+            begun: where the worlds have started anew by themselves, from the next seeds: what all of them show.
+        """
+        self._met.append(self.seen())
+        made = steps[-1]
         # The observation before the last one is a policy's, too, that sees two: of worlds that have ended, where that
         # was earlier, nothing is asked any more.
-        before, rewards, length = self._history[-1], [], np.zeros(self.num_envs, np.int64)
-        parts = [actions_NHA[:, :-1], actions_NHA[:, -1:]] if actions_NHA.shape[1] > 1 else [actions_NHA]
-        made = None
-        for part in parts:
-            if made is not None:
-                before = self._vector(made.observation)
-            made = self.env.step(part)
-            rewards.append(made.reward)
-            length = length + made.executed
-        assert made is not None
+        before = self._vector(steps[-2].observation) if len(steps) > 1 else self._history[-1]
+        length = np.stack([step.executed for step in steps]).sum(axis=0, dtype=np.int64)
         # A world that stays ended says so again and again.
         terminated, truncated = made.terminated & (length > 0), made.truncated & (length > 0)
         self.executed += int(length.sum())
@@ -149,9 +159,9 @@ class ChunkWorlds:
         final_seen = self._shown(after, beside)
         self._history, self._beside = after, beside
         if self._begins_again:
-            self._begin_again(np.flatnonzero(terminated | truncated))
+            self._begin_again(np.flatnonzero(terminated | truncated), begun)
         success = np.asarray(made.info["success"], bool).copy()
-        told_NH = np.concatenate(rewards, axis=1)
+        told_NH = np.concatenate([step.reward for step in steps], axis=1)
         reward_NH = self._pays.paid(told_NH, length, terminated & success, terminated & ~success)
         reward_NH *= np.arange(reward_NH.shape[1]) < length[:, None]
         length_N = torch.from_numpy(length)
@@ -167,10 +177,12 @@ class ChunkWorlds:
             length_N=length_N,
         )
 
-    def _begin_again(self, worlds: np.ndarray) -> None:
+    def _begin_again(self, worlds: np.ndarray, begun: Observation | None) -> None:
         if not len(worlds):
             return
-        begun = self.env.reset([next(self._seeds) for _ in worlds], worlds.tolist())
+        seeds = [next(self._seeds) for _ in worlds]
+        if begun is None:
+            begun = self.env.reset(seeds, worlds.tolist())
         fresh = self._vector(begun)
         # What had not ended is told anew by the reset, as it was.
         self._beside = {name: begun[name] for name in self._others}
@@ -194,6 +206,17 @@ class ChunkWorlds:
 
         parts = {name: torch.from_numpy(array.copy()) for name, array in beside.items()}
         return TensorDict({VECTOR: vector, **parts}, batch_size=[self.num_envs])
+
+
+def group_seeds(seeds: Iterator[int], worlds: int, size: int) -> list[int]:
+    """One of every world, the same for `size` of them side by side.
+
+    Raises:
+        HandoffError: the worlds make no whole groups.
+    """
+    if worlds % size:
+        raise HandoffError(f"practice: {worlds} worlds make no groups of {size}.")
+    return [seed for _ in range(worlds // size) for seed in [next(seeds)] * size]
 
 
 def _others(policy: ChunkPolicy) -> tuple[str, ...]:

@@ -76,17 +76,26 @@ class FlowActor:
         """Those of the policy and of its noise, without the head of values."""
         return [*self.policy.parameters(), *([] if self.learned is None else self.learned.parameters())]
 
-    @torch.no_grad()
+    def draw(self, rows: int, generator: torch.Generator) -> Trace:
+        """The chance of a decision for so many rows; each entry (rows, ...)."""
+        noise_LBHA = torch.randn((self.noise.steps + 1, rows, *self.policy.chunk_shape), generator=generator)
+        chance = {"noise": noise_LBHA.transpose(0, 1)}
+        if self.learned is None and self.noise.one_step:
+            chance["active"] = one_active_step(self.noise.steps, rows, generator).T
+        return chance
+
     def decide(self, seen: Any, generator: torch.Generator) -> Decision:
         """Flows a chunk for every row; see `TokenActor.decide`."""
-        looked, shape = self.policy.see(observed_of(seen)), (len(seen), *self.policy.chunk_shape)
-        noise_LBHA = torch.randn((self.noise.steps + 1, *shape), generator=generator)
+        return self.decide_by(seen, self.draw(len(seen), generator))
+
+    @torch.no_grad()
+    def decide_by(self, seen: Any, chance: Trace) -> Decision:
+        """`decide` with what `draw` has drawn; see `TokenActor.decide_by`."""
+        looked, noise_LBHA = self.policy.see(observed_of(seen)), chance["noise"].transpose(0, 1)
         value_BV = self._value(looked, len(seen))
         if self.learned is not None:
             return self._chained(looked, noise_LBHA, value_BV)
-        active_KB = None
-        if self.noise.one_step:
-            active_KB = one_active_step(self.noise.steps, len(seen), generator)
+        active_KB = chance["active"].T if self.noise.one_step else None
         chain = sample_chain(self.policy.denoise(looked), noise_LBHA[0], noise_LBHA[1:], self.grid, _EACH, active_KB)
         step_BK = torch.arange(self.noise.steps).expand(len(seen), -1)
         if active_KB is not None:

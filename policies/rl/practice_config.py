@@ -360,6 +360,9 @@ class VlaPracticeConfig:
     """Of the tokens in practice."""
     flow: FlowNoiseConfig = field(default_factory=FlowNoiseConfig)
     """Of a policy that flows."""
+    staleness: int = 0
+    """Updates that the policy of a rollout may lie behind the one that learns from it (AReaL's eta). From 1 on a
+    rollout is made while the one before is learned from; more than 1 brings no more. Wants `learning.decoupled`."""
     learning: OnPolicyConfig = field(
         default_factory=lambda: OnPolicyConfig(
             ppo=PpoConfig(clip=0.2, clip_high=0.28, dual_clip=3.0, value_clip=0.2, value_huber=10.0),
@@ -375,6 +378,13 @@ class VlaPracticeConfig:
         )
     )
     """As in RLinf's ManiSkill configurations of OpenVLA [C]."""
+
+    def __post_init__(self) -> None:
+        if self.staleness < 0 or (self.staleness > 0 and not self.learning.decoupled):
+            raise HandoffError(
+                f"practice: a staleness of {self.staleness} without learning.decoupled; expected 0, or ratios that are "
+                "bounded against another policy than the one that acted."
+            )
 
 
 PracticeConfig = Annotated[

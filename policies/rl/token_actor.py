@@ -78,7 +78,10 @@ class TokenActor:
         """Those of the policy, without the head of values."""
         return list(self.policy.parameters())
 
-    @torch.no_grad()
+    def draw(self, rows: int, generator: torch.Generator) -> Trace:
+        """The chance of a decision for so many rows; each entry (rows, ...)."""
+        return {"noise": torch.randn((rows, *self.policy.chunk_shape), generator=generator)}
+
     def decide(self, seen: Any, generator: torch.Generator) -> Decision:
         """Draws a chunk for every row.
 
@@ -86,8 +89,12 @@ class TokenActor:
             seen: see `policies.rl.chunk_worlds.ChunkWorlds`.
             generator: of all chance.
         """
-        observed, policy = observed_of(seen), self.policy
-        noise_BHA = torch.randn((len(seen), *policy.chunk_shape), generator=generator)
+        return self.decide_by(seen, self.draw(len(seen), generator))
+
+    @torch.no_grad()
+    def decide_by(self, seen: Any, chance: Trace) -> Decision:
+        """`decide` with what `draw` has drawn: a function of its arguments and the weights alone."""
+        observed, policy, noise_BHA = observed_of(seen), self.policy, chance["noise"]
         if policy.causal:
             tokens_BHA = policy.act(observed, noise_BHA, self.temperature).tokens_BHA
             hidden_BHAW = policy.hidden(observed, tokens_BHA)

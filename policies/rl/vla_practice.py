@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from policies.placement.parts import ChunkWorldsInParts
+from policies.placement.pipeline import collector_of
 from policies.policy_config import TokenVlaConfig, VlaConfig
 from policies.rl.advantages import ChunkRollout, grouped_table, valued_table
-from policies.rl.chunk_collector import ChunkCollector
 from policies.rl.chunk_worlds import ChunkWorlds
 from policies.rl.collector import EpisodeTally
 from policies.rl.dead import PATIENCE, Dead
@@ -21,11 +23,15 @@ from policies.rl.flow_actor import FlowActor
 from policies.rl.on_policy import OnPolicyLearner
 from policies.rl.online_practice import OnlinePractice
 from policies.rl.practice_config import VlaPracticeConfig
+from policies.rl.stale import Stale
 from policies.rl.token_actor import TokenActor
 from policies.token_vla import TokenVlaPolicy
 from policies.vla import VlaPolicy
 from robots.errors import HandoffError
 from robots.types import Progress
+
+LEAST_KEPT = 0.02
+"""Share of the rows of a rollout below which next to nothing is learned from it."""
 
 
 class VlaPractice(OnlinePractice):
@@ -42,7 +48,11 @@ class VlaPractice(OnlinePractice):
     """
 
     def __init__(
-        self, config: VlaPracticeConfig, policy: TokenVlaPolicy | VlaPolicy, worlds: ChunkWorlds, seed: int
+        self,
+        config: VlaPracticeConfig,
+        policy: TokenVlaPolicy | VlaPolicy,
+        worlds: ChunkWorlds | ChunkWorldsInParts,
+        seed: int,
     ) -> None:
         torch.manual_seed(seed)
         self.config, self.policy, self.rollouts = config, policy, 0
@@ -55,12 +65,13 @@ class VlaPractice(OnlinePractice):
         values = None if config.group is not None else config.values
         told = (config.log_prob, values, config.critic)
         if isinstance(policy, TokenVlaPolicy):
-            self._actor = TokenActor(policy, *told, config.temperature, clones=learning.cloning > 0.0)
+            self.actor = TokenActor(policy, *told, config.temperature, clones=learning.cloning > 0.0)
         else:
-            self._actor = FlowActor(policy, config.flow, *told, clones=learning.cloning > 0.0)
-        self._collector = ChunkCollector(worlds, self._actor, seed)
-        self._learner = OnPolicyLearner(learning, self._actor, self._actor.head, seed)
-        self._dead = Dead([part for part in self._actor.parameters() if part.requires_grad])
+            self.actor = FlowActor(policy, config.flow, *told, clones=learning.cloning > 0.0)
+        self._acting = Stale(self.actor, config.staleness) if config.staleness else None
+        self._collector = collector_of(worlds, self.actor if self._acting is None else self._acting.actor, seed)
+        self._learner = OnPolicyLearner(learning, self.actor, self.actor.head, seed)
+        self._dead = Dead([part for part in self.actor.parameters() if part.requires_grad])
         self._silent = 0
 
     @property
@@ -70,37 +81,52 @@ class VlaPractice(OnlinePractice):
 
     def rollout(self, decisions: int) -> dict[str, float]:
         """See `Practice.rollout`; in groups an episode in every world, of so many decisions at most."""
-        group = self.config.group
-        if group is None:
-            made = self._collector.rollout(decisions)
-        else:
-            made = self._collector.episodes(group.size, decisions, group.outcomes)
-        table, learning = self._table(made), self.config.learning
+        collect = partial(self.collect, decisions)
+        if self._acting is None:
+            return self.learn(collect())
+        made = self._acting.made(collect)
+        with self._acting.ahead(collect, self.rollouts):
+            return self.learn(made)
+
+    def learn(self, made: ChunkRollout) -> dict[str, float]:
+        """Learns from a rollout; see `Practice.rollout` for what is returned and raised."""
+        table = self._table(made)
         learned = self._learner.learn(table)
         self.rollouts += 1
         assert table.valid_RU is not None
         kept = float(table.valid_RU.any(dim=1).float().mean())
         if kept > 0.0:
+            self._dead.look(self.rollouts, learned, practises=self.rollouts > self.config.learning.critic_warm_up)
+        if kept >= LEAST_KEPT:
             self._silent = 0
-            self._dead.look(self.rollouts, learned, practises=self.rollouts > learning.critic_warm_up)
         else:
-            self._hear_nothing(made)
+            self._hear_nothing(made, kept)
         names = ("kl", "clipped", "ratio", "explained", "value_loss", "entropy")
         return {name: getattr(learned, name) for name in names} | {"kept": kept}
 
-    def _hear_nothing(self, made: ChunkRollout) -> None:
-        """Behind a rollout whose groups all came to the same; where they all solved the task there is nothing left.
+    def collect(self, decisions: int) -> ChunkRollout:
+        """The next rollout; in groups an episode in every world."""
+        group = self.config.group
+        if group is None:
+            return self._collector.rollout(decisions)
+        return self._collector.episodes(group.size, decisions, group.outcomes)
+
+    def _hear_nothing(self, made: ChunkRollout, kept: float) -> None:
+        """Behind a rollout whose groups nearly all came to the same; where most solved the task there is little left.
 
         Raises:
             HandoffError: that has lasted, with the task unsolved.
         """
         assert made.outcome_NM is not None
-        unsolved = float(made.outcome_NM[:, 0].mean()) <= 0.0
-        self._silent = self._silent + 1 if unsolved else 0
+        outcome_N = made.outcome_NM[:, 0]
+        # All groups alike have come to nothing, or to all there is: only then is success the mean of what remains.
+        unsolved = float(outcome_N.mean()) < 0.5 * max(float(outcome_N.max()), 1e-12)
+        self._silent = self._silent + 1 if unsolved or float(outcome_N.max()) <= 0.0 else 0
         if self._silent >= PATIENCE:
             raise HandoffError(
-                f"practice: in the last {PATIENCE} rollouts, up to {self.rollouts}, all trajectories of every group "
-                "came to the same, and to nothing. Imitate more before, ask for something easier, or take larger ones."
+                f"practice: in the last {PATIENCE} rollouts, up to {self.rollouts}, {1.0 - kept:.0%} of the rows and "
+                "more were left out, for all trajectories of their groups came to the same, and to nothing. Imitate "
+                "more before, ask for something easier, or take larger groups."
             )
 
     def _table(self, made: ChunkRollout) -> Table:
@@ -125,12 +151,14 @@ class VlaPractice(OnlinePractice):
             module.load_state_dict(state["beside"][name])
         self._learner.load_state_dict(state["learner"])
         self._collector.load_state_dict(state["collector"])
+        if self._acting is not None:
+            self._acting.forget()
         self._collector.begin()
         self.rollouts = self._learner.rollouts
 
     def _beside(self) -> dict[str, nn.Module]:
         """What practice has beside the policy."""
-        actor = self._actor
+        actor = self.actor
         found = {"before": actor.before, "head": actor.head}
         if isinstance(actor, FlowActor):
             found["noise"] = actor.learned
