@@ -19,20 +19,20 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from policies.chain import ChainConfig, Gaussian, gaussian_log_prob, one_active_step, sample_chain, step_log_prob
-from policies.chunk_policy import Batch
+from policies.chunk_policy import Batch, Observed
 from policies.flow import ode_grid, sde_grid
 from policies.networks.action_expert import Seen
 from policies.rl.experience import Trace, to_level
 from policies.rl.on_policy import Evaluated
-from policies.rl.practice_config import FlowNoiseConfig, Level
-from policies.rl.token_actor import Decision, observed_of, value_head
+from policies.rl.practice_config import FlowNoiseConfig, Level, Trunk
+from policies.rl.token_actor import Decision, ValueHead, observed_of
 from policies.vla import VlaPolicy
 
 _EACH = ChainConfig(reduce="none")
@@ -51,6 +51,7 @@ class FlowActor:
         values: what is valued, if anything.
         hidden: units of the value head's layers.
         clones: whether to keep the policy as it was, for `cloning_loss`.
+        trunk: what values are read from, see `VlaPracticeConfig.critic_trunk`.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class FlowActor:
         values: Literal["chunk", "action"] | None,
         hidden: Sequence[int] = (512, 128),
         clones: bool = False,
+        trunk: Trunk = "shared",
     ) -> None:
         self.policy, self.noise = policy.eval(), noise
         self.level: Level = level
@@ -70,7 +72,8 @@ class FlowActor:
         self.before = copy.deepcopy(policy).requires_grad_(False) if clones else None
         """The policy as it was."""
         outputs = {"chunk": 1, "action": policy.chunk_shape[0]}
-        self.head = None if values is None else value_head(policy.expert.width, hidden, outputs[values])
+        width = policy.expert.width
+        self.head = None if values is None else ValueHead(policy, width, hidden, outputs[values], trunk)
 
     def parameters(self) -> list[nn.Parameter]:
         """Those of the policy and of its noise, without the head of values."""
@@ -91,8 +94,9 @@ class FlowActor:
     @torch.no_grad()
     def decide_by(self, seen: Any, chance: Trace) -> Decision:
         """`decide` with what `draw` has drawn; see `TokenActor.decide_by`."""
-        looked, noise_LBHA = self.policy.see(observed_of(seen)), chance["noise"].transpose(0, 1)
-        value_BV = self._value(looked, len(seen))
+        observed, noise_LBHA = observed_of(seen), chance["noise"].transpose(0, 1)
+        looked = self.policy.see(observed)
+        value_BV = self._value(observed, looked, len(seen))
         if self.learned is not None:
             return self._chained(looked, noise_LBHA, value_BV)
         active_KB = chance["active"].T if self.noise.one_step else None
@@ -111,13 +115,15 @@ class FlowActor:
     @torch.no_grad()
     def value(self, seen: Any) -> Tensor:
         """(B, V); of an actor that values."""
-        value_BV = self._value(self.policy.see(observed_of(seen)), len(seen))
+        observed = observed_of(seen)
+        value_BV = self._value(observed, self.policy.see(observed), len(seen))
         assert value_BV is not None
         return value_BV
 
     def evaluate(self, seen: Any, part: Tensor, trace: Trace) -> Evaluated:
         """See `UnitActor.evaluate`: log-probabilities of the level, values, and how undecided it is."""
-        looked = self.policy.see(observed_of(seen))
+        observed = observed_of(seen)
+        looked = self.policy.see(observed)
         if self.learned is not None:
             log_prob_BHA, entropy_BHA = self._chain_log_prob(looked, trace["chain"])
         else:
@@ -127,7 +133,7 @@ class FlowActor:
             entropy_BHA = (trace["std"].log() + _ENTROPY)[:, None, None].expand_as(log_prob_BHA)
         units = to_level(log_prob_BHA, trace["executed"], self.level)
         entropy_BU = to_level(entropy_BHA, trace["executed"], self.level).log_prob_RU
-        return Evaluated(units.log_prob_RU, self._value(looked, len(log_prob_BHA)), entropy_BU)
+        return Evaluated(units.log_prob_RU, self._value(observed, looked, len(log_prob_BHA)), entropy_BU)
 
     def log_prob(self, seen: Any, part: Tensor, trace: Trace) -> Tensor:
         """See `OnPolicyActor.log_prob`: of all that was executed."""
@@ -174,11 +180,15 @@ class FlowActor:
         velocity_BHA = self.policy.expert.velocity(hidden_BHW)
         return sample_BHA - velocity_BHA / self.noise.steps, self.learned(hidden_BHW)
 
-    def _value(self, looked: Seen, rows: int) -> Tensor | None:
+    def _value(self, observed: Observed, looked: Seen, rows: int) -> Tensor | None:
         if self.head is None:
             return None
+        source = self.policy
+        if self.head.trunk is not None:
+            source = cast(VlaPolicy, self.head.trunk)
+            looked = source.see(observed)
         nothing_BHA = torch.zeros(rows, *self.policy.chunk_shape)
-        hidden_BHW = self.policy.expert.hidden(nothing_BHA, torch.ones(rows), looked)
+        hidden_BHW = source.expert.hidden(nothing_BHA, torch.ones(rows), looked)
         return self.head(hidden_BHW.mean(dim=1))
 
 

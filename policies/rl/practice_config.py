@@ -87,6 +87,9 @@ class OnPolicyConfig:
 Level = Literal["token", "action", "chunk"]
 """For what a ratio is formed; see `policies.rl.experience`."""
 
+Trunk = Literal["shared", "detached", "own"]
+"""What a head of values reads; see `VlaPracticeConfig.critic_trunk`."""
+
 Outcome = Literal["return", "success", "brevity"]
 """What a trajectory came to; see `GroupConfig.outcomes`."""
 
@@ -356,6 +359,9 @@ class VlaPracticeConfig:
     """Whether a chunk is valued as a whole or every action of it, which RLinf found to be better; read for PPO."""
     critic: tuple[int, ...] = (512, 128)
     """Hidden units of the value head."""
+    critic_trunk: Trunk = "shared"
+    """What the head reads: `shared` the policy's hidden states, which then learn to value, too, as in RLinf; `detached`
+    these as they are; `own` those of a copy of the policy as it was, which learns nothing but values."""
     temperature: float = 1.0
     """Of the tokens in practice."""
     flow: FlowNoiseConfig = field(default_factory=FlowNoiseConfig)

@@ -22,7 +22,7 @@ from policies.chunk_policy import Observed
 from policies.rl.chunk_worlds import VECTOR
 from policies.rl.experience import Trace, to_level
 from policies.rl.on_policy import Evaluated
-from policies.rl.practice_config import Level
+from policies.rl.practice_config import Level, Trunk
 from policies.token_vla import TokenVlaPolicy
 from robots.text import INSTRUCTION, decode
 
@@ -48,6 +48,7 @@ class TokenActor:
         hidden: units of the value head's layers.
         temperature: of the tokens in practice; inference keeps its own.
         clones: whether to keep the policy as it was, for `cloning_loss`.
+        trunk: what values are read from, see `VlaPracticeConfig.critic_trunk`.
 
     Raises:
         HandoffError: a temperature at which no token has a log-probability.
@@ -63,6 +64,7 @@ class TokenActor:
         hidden: Sequence[int] = (512, 128),
         temperature: float = 1.0,
         clones: bool = False,
+        trunk: Trunk = "shared",
     ) -> None:
         check_temperature(temperature)
         self.policy, self.temperature = policy.eval(), temperature
@@ -71,7 +73,7 @@ class TokenActor:
         """The policy as it was."""
         outputs = {"chunk": 1, "action": policy.chunk_shape[0]}
         width = policy.backbone.width
-        self.head = None if values is None else value_head(width, hidden, outputs[values])
+        self.head = None if values is None else ValueHead(policy, width, hidden, outputs[values], trunk)
         """To values of the hidden state at the first action token."""
 
     def parameters(self) -> list[nn.Parameter]:
@@ -105,29 +107,26 @@ class TokenActor:
             tokens_BHA = draw_tokens(logits_BHAK, noise_BHA, self.temperature)
         log_prob_BHA = token_log_prob(logits_BHAK, tokens_BHA, self.temperature)
         trace = {"tokens": tokens_BHA[:, None]}
-        return Decision(policy.values(tokens_BHA), trace, log_prob_BHA[:, None], self._value(hidden_BHAW))
+        return Decision(policy.values(tokens_BHA), trace, log_prob_BHA[:, None], self._value(observed, hidden_BHAW))
 
     @torch.no_grad()
     def value(self, seen: Any) -> Tensor:
         """(B, V); of an actor that values."""
-        tokens = None
-        if self.policy.causal:
-            # The first action token sees none of them.
-            tokens = torch.zeros((len(seen), *self.policy.chunk_shape), dtype=torch.long)
-        value_BV = self._value(self.policy.hidden(observed_of(seen), tokens))
+        observed = observed_of(seen)
+        value_BV = self._value(observed, self._hidden(self.policy, observed))
         assert value_BV is not None
         return value_BV
 
     def evaluate(self, seen: Any, part: Tensor, trace: Trace) -> Evaluated:
         """See `UnitActor.evaluate`: log-probabilities of the level, values, and how undecided it is."""
-        tokens_BHA = trace["tokens"]
-        hidden_BHAW = self.policy.hidden(observed_of(seen), tokens_BHA)
+        tokens_BHA, observed = trace["tokens"], observed_of(seen)
+        hidden_BHAW = self.policy.hidden(observed, tokens_BHA)
         logits_BHAK = self.policy.head(hidden_BHAW)
         log_prob_BHA = token_log_prob(logits_BHAK, tokens_BHA, self.temperature)
         entropy_BHA = token_entropy(logits_BHAK, self.temperature)
         units = to_level(log_prob_BHA, trace["executed"], self.level)
         entropy_BU = to_level(entropy_BHA, trace["executed"], self.level).log_prob_RU
-        return Evaluated(units.log_prob_RU, self._value(hidden_BHAW), entropy_BU)
+        return Evaluated(units.log_prob_RU, self._value(observed, hidden_BHAW), entropy_BU)
 
     def log_prob(self, seen: Any, part: Tensor, trace: Trace) -> Tensor:
         """See `OnPolicyActor.log_prob`: of all that was executed."""
@@ -142,8 +141,42 @@ class TokenActor:
             tokens_BHA = self.before.act(observed, noise_BHA, self.temperature).tokens_BHA
         return -self.policy.log_prob(observed, tokens_BHA, self.temperature).mean()
 
-    def _value(self, hidden_BHAW: Tensor) -> Tensor | None:
-        return None if self.head is None else self.head(hidden_BHAW[:, 0, 0].float())
+    def _hidden(self, policy: TokenVlaPolicy, observed: Observed) -> Tensor:
+        """What values are read from; the first action token sees none of them."""
+        tokens = None
+        if policy.causal:
+            tokens = torch.zeros((len(observed.vector_BTO), *policy.chunk_shape), dtype=torch.long)
+        return policy.hidden(observed, tokens)
+
+    def _value(self, observed: Observed, hidden_BHAW: Tensor) -> Tensor | None:
+        if self.head is None:
+            return None
+        if self.head.trunk is not None:
+            hidden_BHAW = self._hidden(self.head.trunk, observed)  # type: ignore[arg-type]
+        return self.head(hidden_BHAW[:, 0, 0].float())
+
+
+class ValueHead(nn.Module):
+    """From what is read of an observation to values.
+
+    Args:
+        policy: of which the trunk is a copy, if there is to be one of its own.
+        width: of a hidden state.
+        hidden: units of the layers.
+        outputs: V.
+        trunk: see `VlaPracticeConfig.critic_trunk`.
+    """
+
+    def __init__(self, policy: nn.Module, width: int, hidden: Sequence[int], outputs: int, trunk: Trunk) -> None:
+        super().__init__()
+        self.layers = value_head(width, hidden, outputs)
+        self.trunk = copy.deepcopy(policy).requires_grad_() if trunk == "own" else None
+        """Learns at the critic's rate, as what it is a copy of does not."""
+        self._detached = trunk == "detached"
+
+    def forward(self, hidden_BW: Tensor) -> Tensor:
+        """(B, V) of (B, W)."""
+        return self.layers(hidden_BW.detach() if self._detached else hidden_BW)
 
 
 def observed_of(seen: Any) -> Observed:

@@ -64,10 +64,11 @@ class VlaPractice(OnlinePractice):
         learning = config.learning
         values = None if config.group is not None else config.values
         told = (config.log_prob, values, config.critic)
+        more: dict[str, Any] = {"clones": learning.cloning > 0.0, "trunk": config.critic_trunk}
         if isinstance(policy, TokenVlaPolicy):
-            self.actor = TokenActor(policy, *told, config.temperature, clones=learning.cloning > 0.0)
+            self.actor = TokenActor(policy, *told, config.temperature, **more)
         else:
-            self.actor = FlowActor(policy, config.flow, *told, clones=learning.cloning > 0.0)
+            self.actor = FlowActor(policy, config.flow, *told, **more)
         self._acting = Stale(self.actor, config.staleness) if config.staleness else None
         self._collector = collector_of(worlds, self.actor if self._acting is None else self._acting.actor, seed)
         self._learner = OnPolicyLearner(learning, self.actor, self.actor.head, seed)
