@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flows.pipeline import DreamsConfig, PipelineConfig, TaughtStudentConfig
 from flows.stages.deploy_task import DeployTaskConfig
 from flows.stages.finetune import FinetunePolicyConfig
+from flows.stages.reinforce import ReinforcePolicyConfig
 from flows.stages.scripted import ScriptedConfig
 from policies.networks.config import MlpConfig, TransformerConfig, UnetConfig
 from policies.policy_config import (
@@ -22,6 +23,7 @@ from policies.policy_config import (
     TokenVlaConfig,
     VlaConfig,
 )
+from policies.rl.fast_td3_config import fast_td3, pql
 from policies.rl.practice_config import (
     BestOfNPracticeConfig,
     DppoPracticeConfig,
@@ -145,6 +147,10 @@ def _choices() -> dict[str, dict[str, dict[str, Any]]]:
         "dreams": {"play": to_plain(DreamsConfig())},
         "bench": {"twin": to_plain(DeployTaskConfig())},
         "student": {"taught": to_plain(TaughtStudentConfig())},
+        "reinforce": {
+            "fast_td3": to_plain(ReinforcePolicyConfig(learning=fast_td3())),
+            "pql": to_plain(ReinforcePolicyConfig(worlds=4096, learning=pql())),
+        },
     }
 
 

@@ -12,6 +12,7 @@ pretrain ─┬─> finetune ─> distil, export_teacher, evaluate_teacher, eval
           └─> evaluate_pretrained
 
 With `dreams` it practises in a world model instead of worlds, and touches none (DiWA): play ─> world_model ─> finetune.
+With `reinforce` a state task is learned from nothing, without demonstrations: reinforce ─> evaluate_teacher.
 With `scripted` a simulated task's expert demonstrates in place of `ingest`'s demonstrations, and with `bench` `deploy`
 is at that task's table.
 
@@ -36,6 +37,7 @@ from flows.stages.deploy_task import DeployTaskConfig
 from flows.stages.evaluate import EvaluatePolicyConfig
 from flows.stages.finetune import FinetunePolicyConfig
 from flows.stages.play import RecordPlayConfig
+from flows.stages.reinforce import ReinforcePolicyConfig
 from flows.stages.scripted import ScriptedConfig
 from flows.stages.teach import TeachConfig
 from policies.distill import DistilConfig
@@ -89,6 +91,8 @@ class PipelineConfig:
     """Practice between imitation and all that follows; None goes without."""
     dreams: DreamsConfig | None = None
     """Where that practice is to be dreamt; None lets it happen in simulated worlds."""
+    reinforce: ReinforcePolicyConfig | None = None
+    """Learning from nothing in place of demonstrations, imitation and all that follows; None goes their way."""
     protocol: Protocol = field(default_factory=push_t_published)
     """Of all evaluations, so that they are paired: same worlds, same seeds."""
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
@@ -115,6 +119,8 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
     """The pipeline's stages in an order in which they can run; `fetch` allows downloading the demonstrations."""
     from flows.stages.pretrain import outside
 
+    if config.reinforce is not None:
+        return _reinforced(config, config.reinforce)
     demos = _demonstrated(config, fetch)
     pretrained = Stage(
         "pretrain",
@@ -195,6 +201,17 @@ def _student_before(config: PipelineConfig, student: TaughtStudentConfig, demos:
         training=replace(training, steps=student.steps or training.steps),
     )
     return Stage("pretrain_student", "policy", "flows.stages.pretrain", own, {"demos": demos}, external=outside(own))
+
+
+def _reinforced(config: PipelineConfig, reinforce: ReinforcePolicyConfig) -> list[Stage]:
+    """Learning from nothing, and what came of it."""
+    named = [name for name in ("scripted", "finetune", "dreams", "student", "bench") if getattr(config, name) is not None]
+    if named:
+        raise HandoffError(f"reinforce: it learns without demonstrations and ends with an evaluation; leave out {named}.")
+    learning = replace(reinforce, protocol=reinforce.protocol or config.protocol)
+    learned = Stage("reinforce", "policy", "flows.stages.reinforce", learning)
+    judged = EvaluatePolicyConfig(protocol=config.protocol, evaluate=config.evaluate)
+    return [learned, Stage("evaluate_teacher", "evaluation", "flows.stages.evaluate", judged, {"policy": learned})]
 
 
 def _deployments(config: PipelineConfig, released: dict[str, Stage]) -> list[Stage]:

@@ -174,6 +174,9 @@ def describe(stage: str, metrics: Mapping[str, Any]) -> str:
             return f"{metrics['steps']:,} steps, loss {metrics['loss']:.4f}, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "finetune":
             return f"{metrics['steps']:,} steps of practice, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+        case "reinforce":
+            spent = f"{metrics['steps']:,} steps, {metrics['updates']:,} updates"
+            return f"{spent}, success {metrics['success']:.2f} in practice, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "evaluate":
             success = metrics["success"]
             rate, low, high = success["k"] / success["n"], success["low"], success["high"]

@@ -76,7 +76,9 @@ class FastTd3:
 
     def __init__(self, config: FastTd3Config, sizes: Sizes, worlds: int, seed: int = 0) -> None:
         if sizes.pictures:
-            raise HandoffError(f"fast_td3: cameras {[name for name, *_ in sizes.pictures]}, it learns from state alone.")
+            raise HandoffError(
+                f"fast_td3: cameras {[name for name, *_ in sizes.pictures]}, it learns from state alone."
+            )
         self.config, self.sizes, self.seed = config, sizes, seed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -114,7 +114,11 @@ class ReinforceConfig:
 
     def __post_init__(self) -> None:
         counts = (self.collections, self.batch_size, self.capacity, self.n_step, self.save_every)
-        if min(counts) < 1 or self.critic_per_collection < 0.0 or min(self.learning_starts, self.random_collections) < 0:
+        if (
+            min(counts) < 1
+            or self.critic_per_collection < 0.0
+            or min(self.learning_starts, self.random_collections) < 0
+        ):
             raise HandoffError(
                 f"reinforce: collections, batch_size, capacity, n_step, save_every {counts}, critic_per_collection "
                 f"{self.critic_per_collection}; expected at least 1 each, and no negative number."

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from policies.rl.actors import TanhGaussian
+from policies.rl.fast_td3 import FastTd3
 from policies.rl.networks import EnsembleMlp
 from policies.rl.sac import Sac
 from robots.errors import HandoffError
 from robots.learning_wire import ActorCard, MlpCard
+
+SMALLEST = 1e-6
+"""Deviation told of one that does not explore: a logarithm must be finite."""
 
 
 def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
@@ -42,6 +47,33 @@ def sac_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
         log_std_max=config.log_std_max,
         fixed_log_std=actor.fixed,
         hand=hand,
+    )
+    return card, arrays
+
+
+def fast_td3_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
+    """The actor of FastTD3; whoever draws from it in NumPy explores before tanh, by the largest deviation of practice.
+
+    Raises:
+        HandoffError: another learner.
+    """
+    if not isinstance(learner, FastTd3):
+        raise HandoffError(
+            f"publish: {type(learner).__name__} is not FastTD3. Pass a function of its own as `publish`."
+        )
+    sizes, net = learner.sizes, learner.networks
+    arrays = {"centre": _numbers(net.features.centre), "half_range": _numbers(net.features.half_range)}
+    arrays |= _layers("actor", net.actor)
+    log_std = math.log(max(learner.config.noise.high, SMALLEST))
+    card = ActorCard(
+        observation=sizes.observation,
+        action=sizes.action,
+        differences=sizes.differences,
+        close_ups=sizes.close_ups,
+        actor=_card(net.actor),
+        log_std_min=log_std,
+        log_std_max=log_std,
+        fixed_log_std=log_std,
     )
     return card, arrays
 

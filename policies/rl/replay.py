@@ -207,7 +207,7 @@ class Replay:
 
     def state_dict(self) -> dict[str, Any]:
         """All that is stored, for `load_state_dict`: steps in the order in which they came, and pictures."""
-        state: dict[str, Any] = {"columns": self._rows(self.added - len(self)), "added": self.added}
+        state: dict[str, Any] = {"columns": self.rows(self.added - len(self)), "added": self.added}
         if self.pictures is not None:
             state["pictures"] = self.pictures.state_dict()
         return state
@@ -235,8 +235,8 @@ class Replay:
         if self.pictures is not None:
             self.pictures.flush(folder)
         if self._file is None or self._file.folder != folder:
-            self._file = StepFile.create(folder, self._rows(0, 0), self.config.capacity)
-        self._file.write(self.added, self.added - len(self), self._rows)
+            self._file = StepFile.create(folder, self.rows(0, 0), self.config.capacity)
+        self._file.write(self.added, self.added - len(self), self.rows)
 
     def load(self, folder: Path) -> None:
         """Takes over what was saved in `folder`; with the same capacity, slot for slot.
@@ -249,7 +249,7 @@ class Replay:
         """
         if self.pictures is not None:
             self.pictures.check_folder(folder)
-        file = StepFile.open(folder, self._rows(0, 0), self.config.capacity)
+        file = StepFile.open(folder, self.rows(0, 0), self.config.capacity)
         rows, added = file.read()
         if self.pictures is not None:
             self.pictures.resume(int(rows["next_picture"].max(initial=-1)) + 1)
@@ -351,15 +351,15 @@ class Replay:
             return Seen(vector_BO)
         return Seen(vector_BO, self.pictures.gather(self.columns[f"{which}picture"][slot_B]))
 
-    def _rows(self, begin: int, end: int | None = None) -> dict[str, np.ndarray]:
-        """What was taken in, of the serial numbers from `begin` until `end`: enough to work out all else."""
+    def rows(self, begin: int, end: int | None = None) -> dict[str, np.ndarray]:
+        """What was taken in, of the serial numbers from `begin` until `end`: the `columns` of a `state_dict`."""
         slots = np.arange(begin, self.added if end is None else end) % self.config.capacity
         names = _STORED if self.pictures is None else (*_STORED, "picture", "next_picture")
         return {name: self.columns[name][slots] for name in names}
 
     def _restore(self, rows: dict[str, np.ndarray], added: int) -> None:
         """Forgets all and takes over rows that ended with serial number `added` - 1."""
-        empty = self._rows(0, 0)
+        empty = self.rows(0, 0)
         strange = {
             name: rows[name].shape[1:] if name in rows else None
             for name in empty.keys() | rows.keys()
