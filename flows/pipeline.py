@@ -207,7 +207,9 @@ def _reinforced(config: PipelineConfig, reinforce: ReinforcePolicyConfig) -> lis
     """Learning from nothing, and what came of it."""
     named = [name for name in ("scripted", "finetune", "dreams", "student", "bench") if getattr(config, name) is not None]
     if named:
-        raise HandoffError(f"reinforce: it learns without demonstrations and ends with an evaluation; leave out {named}.")
+        raise HandoffError(
+            f"reinforce: it learns without demonstrations and ends with an evaluation; leave out {named}."
+        )
     learning = replace(reinforce, protocol=reinforce.protocol or config.protocol)
     learned = Stage("reinforce", "policy", "flows.stages.reinforce", learning)
     judged = EvaluatePolicyConfig(protocol=config.protocol, evaluate=config.evaluate)

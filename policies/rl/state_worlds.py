@@ -89,7 +89,11 @@ class StateWorlds:
         self._return = np.zeros(n)
 
     def step(self, action_NA: np.ndarray) -> Steps:
-        """One step of all worlds by actions in [-1, 1]; those that end begin anew."""
+        """One step of all worlds by actions in [-1, 1]; those that end begin anew.
+
+        Raises:
+            HandoffError: a reward that is not finite.
+        """
         before_NO, episode_N, number_N = self._seen, self.episode.copy(), self.number.copy()
         made = self.env.step(action_NA.astype(np.float64))
         over_N = made.terminated | made.truncated
@@ -97,6 +101,9 @@ class StateWorlds:
         solved_N, failed_N = made.terminated & success_N, made.terminated & ~success_N
         told_N1 = np.asarray(made.reward, np.float32)[:, None]
         reward_N = self._pays.paid(told_N1, np.ones(self.num_envs), solved_N, failed_N)[:, 0]
+        if not np.isfinite(reward_N).all():
+            world = int(np.flatnonzero(~np.isfinite(reward_N))[0])
+            raise HandoffError(f"worlds: world {world} pays {reward_N[world]}, expected a finite reward.")
         # `Step` may share arrays with the worlds, which the reset below changes.
         final_NO = self._vector(made.final_observation).copy()
         self._return += reward_N
