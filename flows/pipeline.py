@@ -205,7 +205,9 @@ def _student_before(config: PipelineConfig, student: TaughtStudentConfig, demos:
 
 def _reinforced(config: PipelineConfig, reinforce: ReinforcePolicyConfig) -> list[Stage]:
     """Learning from nothing, and what came of it."""
-    named = [name for name in ("scripted", "finetune", "dreams", "student", "bench") if getattr(config, name) is not None]
+    named = [
+        name for name in ("scripted", "finetune", "dreams", "student", "bench") if getattr(config, name) is not None
+    ]
     if named:
         raise HandoffError(
             f"reinforce: it learns without demonstrations and ends with an evaluation; leave out {named}."
