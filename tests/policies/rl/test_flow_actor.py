@@ -60,10 +60,10 @@ def worlds(policy: VlaPolicy, number: int = WORLDS, execute: int = HORIZON) -> C
     return ChunkWorlds(WordLine(number), policy, execute, count(1000), 0.99)
 
 
-def actor(noise: FlowNoiseConfig, **options: bool) -> FlowActor:
+def actor(noise: FlowNoiseConfig, clones: bool = False) -> FlowActor:
     policy = flowing()
     torch.manual_seed(5)
-    return FlowActor(policy, noise, "chunk", "chunk", (8,), **options)
+    return FlowActor(policy, noise, "chunk", "chunk", (8,), clones)
 
 
 def practised(made: FlowActor) -> ChunkRollout:
