@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +22,7 @@ from policies.rl.practice_config import (
     RL100PracticeConfig,
     VlaPracticeConfig,
 )
+from policies.rl.seeds import CountedSeeds
 from robots.config import to_plain
 from robots.durable import write_atomically
 from robots.errors import HandoffError
@@ -163,7 +164,7 @@ class _Run:
             # A store only ever grows, and its index tells every segment with its size.
             told["demos"] = digest_file(demos / "store.zarr" / "index.json")
         self.identity = json.dumps(told, sort_keys=True)
-        self._seeds = _Seeds(config.first_seed)
+        self._seeds = CountedSeeds(config.first_seed)
         discount = _discount(config)
         self.worlds = worlds_of(env, module, model.n_action_steps, self._seeds, discount, config.reward)
         self.practice = _practice(config, module, model, self.worlds, demos)
@@ -243,17 +244,6 @@ class _Run:
         }
         save_state(self.out / STATE, state)
         self.keep_curve()
-
-
-class _Seeds(Iterator[int]):
-    """Numbers from the first on, of which is known how many were used."""
-
-    def __init__(self, first: int) -> None:
-        self._first, self.used = first, 0
-
-    def __next__(self) -> int:
-        self.used += 1
-        return self._first + self.used - 1
 
 
 def _discount(config: FinetuneConfig) -> float:

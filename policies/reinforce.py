@@ -12,11 +12,12 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policies.rl.fast_td3_config import ReinforceConfig
+from policies.rl.seeds import CountedSeeds
 from robots.config import to_plain
 from robots.durable import write_atomically
 from robots.errors import HandoffError
@@ -74,17 +75,6 @@ def reinforce(
         **told,
         "cpu_seconds": round(run.cpu_seconds, 1),
     }
-
-
-class CountedSeeds(Iterator[int]):
-    """Numbers from the first on, of which is known how many were used."""
-
-    def __init__(self, first: int) -> None:
-        self._first, self.used = first, 0
-
-    def __next__(self) -> int:
-        self.used += 1
-        return self._first + self.used - 1
 
 
 class _Run:

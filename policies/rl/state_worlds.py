@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +21,6 @@ from robots.types import Observation, VecEnv, WorldState
 
 RECENT = 100
 """Episodes over which success and return are told."""
-
-
-class Seeds(Iterator[int], Protocol):
-    """Numbers one after another, of which is known how many were used."""
-
-    used: int
 
 
 class StateWorlds:
@@ -42,7 +36,7 @@ class StateWorlds:
         HandoffError: fields that the worlds do not have, or actions with other bounds.
     """
 
-    def __init__(self, env: VecEnv, fields: Sequence[str], seeds: Seeds, pays: PracticeReward) -> None:
+    def __init__(self, env: VecEnv, fields: Sequence[str], seeds: Iterator[int], pays: PracticeReward) -> None:
         spec = env.observation_spec
         self.fields = tuple(fields) or tuple(name for name, one in spec.items() if one.unit != "u8")
         missing = [name for name in self.fields if name not in spec]

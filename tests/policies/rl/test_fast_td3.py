@@ -10,14 +10,20 @@ import numpy as np
 import pytest
 import torch
 
+from policies.chunk_policy import Observed
+from policies.config import Shapes
+from policies.learned_actor import LearnedActor, weights_of
+from policies.policy_config import LearnedActorConfig
 from policies.rl.config import MlpSizes, Sizes
 from policies.rl.distributional import even_atoms, mean_value, project
 from policies.rl.fast_td3 import NORMALISER_FLOOR, FastTd3, lower_mean
 from policies.rl.fast_td3_config import FastTd3Config, MixedNoiseConfig
 from policies.rl.online import Batches, OnlineConfig, Progressed, learn
+from policies.rl.publish import fast_td3_actor
 from policies.rl.replay import Replay, ReplayConfig
 from policies.rl.transitions import Seen, Transitions
 from robots.errors import HandoffError
+from robots.learning_wire import Parameters, check_parameters
 from robots.steps import Steps
 from tests.beds.point_maze import PointMaze
 
@@ -280,6 +286,23 @@ def test_a_state_of_other_worlds_is_refused():
     state = FastTd3(CONFIG, SIZES, 3).state_dict()
     with pytest.raises(HandoffError, match="state is of 3 worlds, expected 4"):
         FastTd3(CONFIG, SIZES, 4).load_state_dict(state)
+
+
+def test_the_published_actor_answers_as_the_learner_does():
+    learner = FastTd3(replace(CONFIG, normalise=True, init_scale=1.0), replace(SIZES, differences=((0, 1, 1, 0.5),)), 3)
+    shown = np.random.default_rng(0).normal(2.0, 3.0, (3, 2)).astype(np.float32)
+    learner.observe(shown, np.zeros(3, bool), np.random.default_rng(0))
+    card, arrays = fast_td3_actor(learner)
+    state = weights_of(Parameters(0, card, arrays))
+    actor = LearnedActor(LearnedActorConfig(observation_fields=("x",), card=card), Shapes.of_vector(2, 2, None))
+    actor.load_state_dict(actor.state_dict() | state)
+    answered = actor.sample(Observed(torch.from_numpy(shown)[:, None]), torch.zeros(3, 1, 2))[:, 0].detach().numpy()
+    np.testing.assert_allclose(answered, learner.act(shown), atol=1e-6)
+    assert np.abs(answered).max() > 0.1
+    # In NumPy, too, which is what a robot's process runs.
+    check_parameters(Parameters(0, card, arrays))
+    with pytest.raises(HandoffError, match="object is not FastTD3"):
+        fast_td3_actor(object())
 
 
 def test_atoms_are_as_configured():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from policies.reinforce import CountedSeeds
 from policies.rl.practice_config import PracticeReward
+from policies.rl.seeds import CountedSeeds
 from policies.rl.state_worlds import StateWorlds
 from robots.errors import HandoffError
 from robots.spec import ActionSpec
@@ -57,14 +57,16 @@ def test_all_but_pictures_is_seen_unless_fields_are_named():
 
 
 def test_saved_worlds_go_on_as_they_would_have():
-    worlds, _ = begun()
+    used = CountedSeeds(10)
+    worlds = StateWorlds(Walking(2), (), used, PAYS)
+    worlds.begin()
     draw = np.random.default_rng(0)
     for _ in range(7):
         worlds.step(draw.uniform(-1, 1, (2, 1)).astype(np.float32))
     state = worlds.state_dict()
     env = Walking(2)
     seeds = CountedSeeds(10)
-    seeds.used = worlds._seeds.used
+    seeds.used = used.used
     other = StateWorlds(env, (), seeds, PAYS)
     other.load_state_dict(state)
     for _ in range(7):
