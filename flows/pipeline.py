@@ -146,17 +146,11 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         learned += [*dreamt, evaluate("evaluate_pretrained", pretrained, None), teacher]
     elif config.dreams is not None:
         raise HandoffError("dreams: nothing practises in them. Name a practice, such as +finetune=dppo.")
-    if config.student is not None:
-        imitating = _student_before(config, config.student, demos)
-        teaching = replace(config.student.teaching, protocol=config.student.teaching.protocol or config.protocol)
-        student = Stage("distil", "policy", "flows.stages.teach", teaching, {"student": imitating, "teacher": teacher})
-        learned.append(imitating)
-        control = evaluate("evaluate_control", imitating, None)
-    elif reaches_arm(config.pretrain.policy):
-        student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})
-        control = evaluate("evaluate_control", teacher, 1)
-    else:
+    if config.student is None and not reaches_arm(config.pretrain.policy):
         return [*learned, evaluate("evaluate_teacher", teacher, None)]
+    before, student = _student(config, demos, teacher)
+    control = evaluate("evaluate_control", before, None) if before else evaluate("evaluate_control", teacher, 1)
+    learned += [before] if before else []
     exporting = _exporting(config)
 
     def export(name: str, policy: Stage) -> Stage:
@@ -178,6 +172,17 @@ def stages(config: PipelineConfig, *, fetch: bool = True) -> list[Stage]:
         gated,
     ]
     return [*found, *_deployments(config, {"bundle": bundle, "gate": gated})]
+
+
+def _student(config: PipelineConfig, demos: Stage, teacher: Stage) -> tuple[Stage | None, Stage]:
+    """The student as it imitates, where it is then taught in its own states, and the student."""
+    if config.student is None:
+        inputs = {"demos": demos, "teacher": teacher}
+        return None, Stage("distil", "policy", "flows.stages.distil", config.distil, inputs)
+    before = _student_before(config, config.student, demos)
+    teaching = replace(config.student.teaching, protocol=config.student.teaching.protocol or config.protocol)
+    inputs = {"student": before, "teacher": teacher}
+    return before, Stage("distil", "policy", "flows.stages.teach", teaching, inputs)
 
 
 def _student_before(config: PipelineConfig, student: TaughtStudentConfig, demos: Stage) -> Stage:
