@@ -96,7 +96,7 @@ def measured(
         made = VlaPractice(way, module, here, learning.seed)
         placed, stages = practice.placement, max(2, practice.placement.parts)
         for parts in (1, stages):
-            envs.append(PlacedWorlds(make, number, parts, placed.simulators))
+            envs.append(PlacedWorlds(make, number, parts, placed.simulators, placed.cluster))
         there = ChunkWorlds(envs[1], *asked)
         apart = ChunkWorldsInParts(envs[2], *asked)  # type: ignore[arg-type]
         rollout = made.collect(learning.decisions)

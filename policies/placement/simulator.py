@@ -10,24 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from policies.placement.block import Block, Form, form_of, size_of
+from policies.placement.groups import Groups
 from robots.errors import HandoffError
-from robots.types import Observation, Step, VecEnv
+from robots.types import Observation, VecEnv
 
 CLOSE_SECONDS = 10.0
 """How long a simulator may take to close its worlds before it is ended."""
 _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 ASKED, TOLD = "asked", "told"
-BEGUN = "begun"
-"""Begins the names of what worlds show that have started anew."""
 
 
 class Simulator:
-    """This side of a process that simulates; it ends with this one, however that ends.
+    """Implements `Asks` for a process of this machine; it ends with this one, however that ends.
 
     Args:
         number: its own, for messages.
@@ -50,35 +49,18 @@ class Simulator:
         self._waiting: dict[int, tuple[str, Any, int]] = {}
         self._forms: list[Form] = []
         self.under_way: set[int] = set()
-        """Groups that have been asked and not been heard."""
         self.observed: dict[int, Observation] = {}
-        """What the worlds of a group showed last; kept by who asks."""
         self.ended = 0
-        """Worlds that have ended and begun anew by themselves, as far as they were heard of."""
 
     def ready(self) -> dict[str, Any]:
-        """Waits until it has made its worlds; what they say of themselves.
-
-        Raises:
-            HandoffError: it could not make them.
-        """
+        """See `Asks.ready`."""
         kind, answer = self._hear()
         if kind == "error":
             raise HandoffError(f"simulator {self.number}: {answer}")
         return answer
 
     def ask(self, group: int, method: str, arguments: tuple[Any, ...], arrays: Mapping[str, np.ndarray]) -> None:
-        """Wakes it; one question of a group at a time.
-
-        Args:
-            group: which.
-            method: of its worlds, or `steps`: several steps, one behind another.
-            arguments: small ones; of `steps` the starts, see `_Ahead`.
-            arrays: of actions, through shared memory.
-
-        Raises:
-            HandoffError: it died, or the group has not been heard since it was asked.
-        """
+        """See `Asks.ask`; arrays go through shared memory."""
         if group in self.under_way:
             raise HandoffError(f"simulator {self.number}: group {group} was asked twice and not heard between.")
         self._check_open()
@@ -93,11 +75,7 @@ class Simulator:
         self.under_way.add(group)
 
     def hear(self, group: int) -> Any:
-        """Waits for the answer to the last question of a group.
-
-        Raises:
-            HandoffError: what the worlds raised, or it died.
-        """
+        """See `Asks.hear`."""
         if group not in self.under_way:
             raise HandoffError(f"simulator {self.number}: group {group} was heard before it was asked.")
         while group not in self._waiting:
@@ -120,6 +98,10 @@ class Simulator:
             form = answer if kind == "form" else self._forms[answer]
             return self._blocks[group, TOLD].read(form)
         return answer
+
+    def gone(self) -> bool:
+        """See `Asks.gone`."""
+        return not self.process.is_alive()
 
     def close(self) -> None:
         """Ends it; a second call does nothing."""
@@ -161,68 +143,39 @@ class Simulator:
         )
 
 
-class _Ahead:
-    """Starts for worlds that end. Those that answers under way have taken are not known to who asks, so he tells how
-    many he has heard of, and the first of those that he has not taken himself."""
-
-    def __init__(self) -> None:
-        self.ended = 0
-
-    def step(self, env: VecEnv, actions: Sequence[np.ndarray], starts: tuple[int, Sequence[int]] | None) -> Any:
-        """Steps the worlds; with `starts`, (heard of, seeds), those that end begin anew, which is told as `begun`."""
-        steps = [env.step(action) for action in actions]
-        found = flat(steps)
-        if starts is None:
-            return found, 0
-        heard, seeds = starts
-        moved = np.sum([step.executed for step in steps], axis=0) > 0
-        over = np.flatnonzero((steps[-1].terminated | steps[-1].truncated) & moved)
-        if len(over):
-            first = self.ended - heard
-            self.ended += len(over)
-            begun = env.reset(list(seeds[first : first + len(over)]), over.tolist())
-            found |= {f"{BEGUN}/{name}": array for name, array in begun.items()}
-        return found, len(over)
-
-
 def _serve(make: Callable[[int], VecEnv], sizes: tuple[int, ...], connection: Connection) -> None:
     """A simulator's life: makes its worlds, then answers until the pipe is closed."""
-    envs: list[VecEnv] = []
+    groups: Groups | None = None
     blocks: dict[tuple[int, str], Block] = {}
     try:
         try:
-            envs += [make(size) for size in sizes]
+            groups = Groups(make, sizes)
         except HandoffError as error:
             connection.send(("error", str(error)))
             return
-        names = ("observation_spec", "action_spec", "rate_hz")
-        connection.send(("ready", {name: getattr(envs[0], name) for name in names}))
-        _answer(envs, blocks, connection)
+        connection.send(("ready", groups.describe()))
+        _answer(groups, blocks, connection)
     except (*_GONE, KeyboardInterrupt):
         # Nobody is left to answer, or Ctrl-C reached the whole group.
         return
     finally:
-        for env in envs:
-            env.close()
+        if groups is not None:
+            groups.close()
         for block in blocks.values():
             block.close()
 
 
-def _answer(envs: list[VecEnv], blocks: dict[tuple[int, str], Block], connection: Connection) -> None:
-    ahead, forms = _Ahead(), dict[Form, int]()
+def _answer(groups: Groups, blocks: dict[tuple[int, str], Block], connection: Connection) -> None:
+    forms: dict[Form, int] = {}
     while True:
         group, method, arguments, form, new = connection.recv()
         for key, name in new.items():
             if key in blocks:
                 blocks[key].close()
             blocks[key] = Block.open(name)
-        ended = 0
         try:
-            if method == "steps":
-                asked = blocks[group, ASKED].read(form)
-                made, ended = ahead.step(envs[group], [asked[str(number)] for number in range(len(asked))], *arguments)
-            else:
-                made = getattr(envs[group], method)(*arguments)
+            asked = blocks[group, ASKED].read(form) if form else {}
+            made, ended = groups.answer(group, method, arguments, list(asked.values()))
         except HandoffError as error:
             connection.send((group, "error", str(error), 0, 0))
             continue
@@ -244,38 +197,3 @@ def _packed(made: Mapping[str, np.ndarray], block: Block | None, forms: dict[For
         return "known", forms[form], 0
     forms[form] = len(forms)
     return "form", form, 0
-
-
-def flat(steps: Sequence[Step]) -> dict[str, np.ndarray]:
-    """The arrays of several steps by one name each; `heard_of` turns them back."""
-    found: dict[str, np.ndarray] = {}
-    for number, step in enumerate(steps):
-        for name, part in step._asdict().items():
-            if isinstance(part, dict):
-                found |= {f"{number}/{name}/{key}": array for key, array in part.items()}
-            else:
-                found[f"{number}/{name}"] = part
-    return found
-
-
-class Heard(NamedTuple):
-    """What came of several actions."""
-
-    steps: list[Step]
-    begun: Observation | None
-    """Of all worlds, where some have ended and started anew."""
-
-
-def heard_of(arrays: Mapping[str, np.ndarray]) -> Heard:
-    """The steps whose arrays these are, see `flat`, and what is shown by worlds that started anew behind them."""
-    found: dict[int, dict[str, Any]] = {}
-    begun: Observation = {}
-    for name, array in arrays.items():
-        head, field, *key = name.split("/", 2)
-        if head == BEGUN:
-            begun["/".join([field, *key])] = array
-        elif key:
-            found.setdefault(int(head), {}).setdefault(field, {})[key[0]] = array
-        else:
-            found.setdefault(int(head), {})[field] = array
-    return Heard([Step(**found[number]) for number in sorted(found)], begun or None)

@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from policies.placement.config import PlacementConfig
-from policies.placement.simulator import Heard, Simulator, heard_of
+from policies.placement.cluster import Cluster
+from policies.placement.config import ClusterConfig, PlacementConfig
+from policies.placement.groups import Asks, Heard, heard_of
+from policies.placement.ray_simulator import RaySimulator
+from policies.placement.simulator import Simulator
 from robots.errors import HandoffError
 from robots.spec import ActionSpec, FieldSpec
 from robots.types import Observation, Step, VecEnv, WorldState
@@ -20,7 +23,7 @@ from robots.types import Observation, Step, VecEnv, WorldState
 class Share(NamedTuple):
     """Worlds that lie together in one process."""
 
-    simulator: Simulator
+    simulator: Asks
     group: int
     """There."""
     first: int
@@ -109,7 +112,7 @@ class SharedWorlds:
                     share.simulator.hear(share.group)
                 except HandoffError:
                     # What the worlds raised nobody waits for any more; a dead process says so again.
-                    if not share.simulator.process.is_alive():
+                    if share.simulator.gone():
                         raise
 
     def save(self) -> WorldState:
@@ -173,7 +176,14 @@ class PlacedWorlds(SharedWorlds):
     World i is the same wherever it lies: parts hold worlds in their order, and so do the processes within a part.
     """
 
-    def __init__(self, make: Callable[[int], VecEnv], num_envs: int, parts: int = 1, simulators: int = 1) -> None:
+    def __init__(
+        self,
+        make: Callable[[int], VecEnv],
+        num_envs: int,
+        parts: int = 1,
+        simulators: int = 1,
+        cluster: ClusterConfig | None = None,
+    ) -> None:
         """Starts the processes and waits until each has made its worlds.
 
         Args:
@@ -182,9 +192,10 @@ class PlacedWorlds(SharedWorlds):
             num_envs: N, shared out as evenly as possible.
             parts: P.
             simulators: S.
+            cluster: where they run; None: on this machine.
 
         Raises:
-            HandoffError: fewer worlds than P * S, `make` raised one, or a process died.
+            HandoffError: fewer worlds than P * S, `make` raised one, a process died, or the cluster has no room.
         """
         if not 1 <= parts * simulators <= num_envs:
             raise HandoffError(
@@ -192,10 +203,13 @@ class PlacedWorlds(SharedWorlds):
                 "world of every part in each."
             )
         sizes = _sizes(np.arange(num_envs), parts, simulators)
-        self._simulators: list[Simulator] = []
+        self._simulators: list[Asks] = []
+        self._cluster: Cluster | None = None
         try:
+            if cluster is not None:
+                self._cluster = Cluster(cluster, simulators)
             for number in range(simulators):
-                self._simulators.append(Simulator(number, make, [part[number] for part in sizes]))
+                self._simulators.append(_simulator(number, self._cluster, make, [part[number] for part in sizes]))
             # All are asked: one that could not make its worlds is told of here.
             ready = [simulator.ready() for simulator in self._simulators]
         except HandoffError:
@@ -220,6 +234,9 @@ class PlacedWorlds(SharedWorlds):
         for simulator in self._simulators:
             simulator.close()
         self._simulators = []
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
 
 
 def placed(config: PlacementConfig, make: Callable[[int], VecEnv], num_envs: int) -> VecEnv:
@@ -235,7 +252,13 @@ def placed(config: PlacementConfig, make: Callable[[int], VecEnv], num_envs: int
     """
     if config.kind == "collocated":
         return make(num_envs)
-    return PlacedWorlds(make, num_envs, config.stages, config.simulators)
+    return PlacedWorlds(make, num_envs, config.stages, config.simulators, config.cluster)
+
+
+def _simulator(
+    number: int, cluster: Cluster | None, make: Callable[[int], VecEnv], sizes: Sequence[int]
+) -> Simulator | RaySimulator:
+    return Simulator(number, make, sizes) if cluster is None else RaySimulator(number, cluster, make, sizes)
 
 
 def _sizes(worlds: np.ndarray, parts: int, simulators: int) -> list[list[int]]:

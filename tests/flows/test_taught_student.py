@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from tests.flows.test_diwa import run_all
 from tests.sim.fci.loopback import address
 
 RECIPES = ("vla_ppo", "vla_grpo")
+CLUSTER = "finetune.placement={kind: disaggregated, simulators: 1, cluster: {address: local}}"
+"""A Ray cluster of this machine alone, which is begun for it."""
 TINY = [
     "scripted.episodes=4",
     "pretrain.training.steps=20",
@@ -47,9 +50,21 @@ TINY = [
 ]
 
 
-@pytest.mark.parametrize(("number", "name"), enumerate(RECIPES))
-def test_from_demonstrations_with_words_to_the_twin(number: int, name: str, tmp_path: Path) -> None:
-    made = run_all(compose(name, [f"runs={tmp_path}", *TINY, f"bench.twin.host='{address(52 + number)}'"]))
+@pytest.fixture
+def without_ray() -> Iterator[None]:
+    """Ray is connected to once for a process; what comes next has a cluster of its own."""
+    import ray
+
+    ray.shutdown()
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.parametrize(("number", "name", "placed"), [(0, "vla_ppo", []), (1, "vla_grpo", [CLUSTER])])
+def test_from_demonstrations_with_words_to_the_twin(
+    number: int, name: str, placed: list[str], tmp_path: Path, without_ray: None
+) -> None:
+    made = run_all(compose(name, [f"runs={tmp_path}", *TINY, *placed, f"bench.twin.host='{address(52 + number)}'"]))
     assert made["gate"].manifest["metrics"]["parity"] < 1e-4
     assert {"policy.onnx", "tokenizer.json", "golden.npz"} <= {file.name for file in made["export"].path.iterdir()}
     distilled = made["distil"].manifest
