@@ -7,8 +7,7 @@ and 1, 200 seeds of the published protocol that nothing practised on, before aga
 - negative control, weak base: critics that never learn choose anything, and the score gained stays below half of that.
 
 Settings were chosen on a base of 3,000 updates and on the full one of seed 0, by success in practice, whose starts are
-others than those asked here. Run whole once, beside other work: all gains were there, and the full base's practice took
-40.2 and 40.6 CPU-minutes, which failed it; see docs/results.md.
+others than those asked here; the number of rollouts by the time that they take. See docs/results.md.
 """
 
 from dataclasses import dataclass
