@@ -90,7 +90,9 @@ def _connect(config: ClusterConfig) -> None:
         return
     try:
         _check_answers(config.address)
-        ray.init(address=config.address, logging_level=logging.ERROR, include_dashboard=_dashboard(config))
+        # Whoever starts a cluster decides about its dashboard.
+        dashboard = False if config.address == "local" else None
+        ray.init(address=config.address, logging_level=logging.ERROR, include_dashboard=dashboard)
     except (OSError, ValueError, RuntimeError) as error:
         raise HandoffError(
             f"placement: no Ray cluster at '{config.address}' ({error}). Start one with `ray start --head` and, on "
@@ -113,11 +115,6 @@ def _check_answers(address: str) -> None:
     if not colon or not port.isdecimal():
         raise ValueError("expected auto, local or HOST:PORT")
     socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
-
-
-def _dashboard(config: ClusterConfig) -> bool | None:
-    """Whoever starts a cluster decides about its dashboard."""
-    return False if config.address == "local" else None
 
 
 def _told(resources: Mapping[str, float]) -> str:

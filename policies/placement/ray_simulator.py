@@ -124,7 +124,7 @@ class RaySimulator:
 
     def close(self) -> None:
         """Ends it; a second call does nothing."""
-        import ray.exceptions
+        import ray
 
         if self._actor is not None and ray.is_initialized():
             ray.kill(self._actor)
@@ -184,7 +184,7 @@ class RaySimulator:
         self._lead_on()
 
     def _start(self) -> None:
-        import ray.exceptions
+        import ray
 
         # Where only an answer was lost, the last one still takes up the room.
         ray.kill(self._actor)
@@ -246,7 +246,7 @@ class _Actor:
 
     def describe(self, module: str) -> tuple[str, Any]:
         """What it is asked first; "error" and the reason where its worlds could not be made."""
-        import ray.exceptions
+        import ray
 
         if self._groups is None:
             return "error", self._error

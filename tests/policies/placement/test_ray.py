@@ -21,7 +21,7 @@ from policies.rl.vla_practice import VlaPractice
 from robots.errors import HandoffError
 from tests.beds.word_line import WordLine
 from tests.policies.placement.test_pipeline import DECISIONS
-from tests.policies.placement.test_worlds import Refusing, chunks, same, same_step, unmade
+from tests.policies.placement.test_worlds import Refusing, chunks, refuses_and_goes_on, same, same_step, unmade
 from tests.policies.rl.test_token_actor import LEARNING, reading
 
 WORLDS = 6
@@ -139,22 +139,16 @@ def test_a_node_that_is_killed_beside_the_pipeline_is_told_of_and_made_up_for(
         heard = [part.receive().steps[0] for part in there.parts]
         place = np.concatenate([step.observation["place"] for step in heard])
         np.testing.assert_array_equal(place, here.step(chunks(1)[0]).observation["place"])
+        # Answers may have been there before the node was gone; what is asked now is lost for certain.
+        same_step(here.step(chunks(2)[1]), there.step(chunks(2)[1]))
         assert "its worlds go on in another actor" in caplog.text
     finally:
         there.close()
 
 
 def test_what_a_world_raises_is_raised_here_and_the_worlds_go_on(nodes: Any) -> None:
-    worlds = PlacedWorlds(Refusing, WORLDS, 1, 2, HERE)
-    try:
-        worlds.reset(range(WORLDS))
-        bad = chunks(1)[0]
-        bad[5] = 3.0
-        with pytest.raises(HandoffError, match="simulator 1: refusing: a step beyond 2"):
-            worlds.step(bad)
-        worlds.step(chunks(1)[0])
-    finally:
-        worlds.close()
+    worlds = PlacedWorlds(Refusing, WORLDS, 2, 2, HERE)
+    refuses_and_goes_on(worlds)
     with pytest.raises(HandoffError, match="worlds are closed"):
         worlds.shares[0].simulator.ask(0, "save", (), {})
 

@@ -158,8 +158,8 @@ def test_worlds_that_end_start_from_the_next_seeds_in_the_order_of_the_parts():
         there.close()
 
 
-def test_what_a_world_raises_is_raised_here_and_the_worlds_go_on():
-    worlds = PlacedWorlds(Refusing, WORLDS, 2, 2)
+def refuses_and_goes_on(worlds: PlacedWorlds) -> None:
+    """`Refusing` worlds in two parts, over two simulators; closes them."""
     try:
         worlds.reset(range(WORLDS))
         bad = chunks(1)[0]
@@ -171,6 +171,10 @@ def test_what_a_world_raises_is_raised_here_and_the_worlds_go_on():
         worlds.step(chunks(1)[0])
     finally:
         worlds.close()
+
+
+def test_what_a_world_raises_is_raised_here_and_the_worlds_go_on():
+    refuses_and_goes_on(PlacedWorlds(Refusing, WORLDS, 2, 2))
 
 
 def test_a_simulator_that_dies_is_named_with_its_exit_code():
