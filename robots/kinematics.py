@@ -107,9 +107,11 @@ def batched_rotation_vector(rotation: np.ndarray) -> np.ndarray:
     angle = np.arctan2(sine, cosine)
     regular = sine > 1e-9
     vector = skew * np.where(regular, 0.5 * angle / np.where(regular, sine, 1.0), 0.5)[:, None]
-    for i in np.flatnonzero(~regular & (cosine < 0.0)):
-        vector[i] = rotation_vector(rotation[i])
-    return vector
+    # Half a turn: the axis is the dominant column of R + 1 = 2 a a^T.
+    dominant = np.argmax(np.stack([rotation[:, i, i] for i in range(3)], axis=1), axis=1)
+    column = np.take_along_axis(rotation + np.eye(3), dominant[:, None, None], axis=2)[:, :, 0]
+    half = angle[:, None] * column / np.sqrt((column * column).sum(axis=1, keepdims=True))
+    return np.where((regular | (cosine > 0.0))[:, None], vector, half)
 
 
 def _geometric_jacobian(frames: np.ndarray) -> np.ndarray:

@@ -70,9 +70,6 @@ class Cameras:
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._ids = [model.camera(name).id for name in config.names]
         self._data = mujoco.MjData(model)
-        self._mocap_goal = next((i for i in range(model.nbody) if model.body(i).name == "goal"), None)
-        if self._mocap_goal is not None:
-            self._mocap_goal = int(model.body_mocapid[self._mocap_goal])
         self._gl_scene = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl_scene)
         self._viewport = mujoco.MjrRect(0, 0, config.width, config.height)
@@ -92,7 +89,7 @@ class Cameras:
         Args:
             models: (N) mujoco.MjModel of each world.
             qpos: (N, nq).
-            goal: (N, G); the first three entries place the mocap body "goal".
+            goal: (N, G); every mocap body in turn is placed by the next three entries.
 
         Returns:
             `image_<name>`: (N, height, width, 3) uint8.
@@ -111,8 +108,7 @@ class Cameras:
         self._gl.make_current()
         for world, model in enumerate(models):
             self._data.qpos[:] = qpos[world]
-            if self._mocap_goal is not None and self._mocap_goal >= 0:
-                self._data.mocap_pos[self._mocap_goal] = goal[world, :3]
+            self._data.mocap_pos[:] = goal[world, : 3 * model.nmocap].reshape(-1, 3)
             mujoco.mj_kinematics(model, self._data)
             mujoco.mj_camlight(model, self._data)
             for name, camera in zip(self.config.names, self._ids, strict=True):

@@ -20,20 +20,17 @@ from robots.actions import (
     JointDelta,
     JointTarget,
     PdTarget,
-    gripper_target,
 )
 from robots.errors import HandoffError
 from robots.impedance import posture_target
 from robots.spec import ActionSpec, FieldSpec
 from sim.engine import Reading
 from sim.tasks.task import Intent, Start, Task
+from sim.terms import control, next_target, told
 from sim.view import View
 
 ASTRAY = 0.8
 """Distance of rotation vectors from which on a scripted expert in a joint space first returns to its posture [rad]."""
-SPEED_LIMIT = 1000.0
-"""Generalised speed [rad/s or m/s] beyond which the physics has exploded: under random joint targets, the roughest
-there are, no joint or body of any task was seen at a tenth of it."""
 
 
 class Fr3Worlds:
@@ -98,21 +95,9 @@ class Fr3Worlds:
 
     def read(self) -> Reading:
         """See `Engine.read`."""
-        view, task = self.view, self.task
-        success = task.success(view)
-        observation = {
-            name: np.ascontiguousarray(term.read(view), dtype=term.spec.dtype)
-            for name, term in task.observations.items()
-        }
-        info = {name: read(view) for name, read in task.info.items()}
-        if self._sparse:
-            reward = success.astype(np.float64)
-        else:
-            info |= {f"reward_{name}": term.weight * term.read(view) for name, term in task.rewards.items()}
-            reward = np.sum([info[f"reward_{name}"] for name in task.rewards], axis=0)
-        # Numbers can explode and be finite for long: such a world has no reward, which the guard of `Worlds` sees.
-        reward = np.where(np.abs(self.qvel).max(axis=1) <= SPEED_LIMIT, reward, np.nan)
-        return Reading(observation, reward, success | task.failure(view), success, info)
+        found = told(self.task, self.view, self._sparse)
+        observation = {name: np.ascontiguousarray(part) for name, part in found.observation.items()}
+        return Reading(observation, found.reward, found.success | found.failure, found.success, found.info)
 
     def dump(self, world: int) -> dict[str, np.ndarray]:
         """See `Engine.dump`."""
@@ -193,21 +178,15 @@ class Fr3Worlds:
         Returns:
             (M, K, nu) the actuators' targets at K equidistant times of the period, the last being its end.
         """
-        view, space, k = self.view, self.actions, self._arm_size
-        target = self._target[rows]
         arm = action[rows, : action.shape[1] - self.use_gripper]
-        match space:
-            case CartesianDelta():
-                target[:, :k] = space.target(target[:, :k], view.grasp_pose[rows], arm)
-            case JointDelta():
-                target[:, :k] = space.target(target[:, :k], view.q[rows], arm)
-            case JointTarget():
-                target[:, :k] = space.target(target[:, :k], view.q[rows], arm, self.period)
-            case PdTarget():
-                return self._follow_agent(space, arm, rows)
-        if self.use_gripper:
-            target[:, -1] = gripper_target(target[:, -1], view.width[rows], action[rows, -1], self.period)
-        self._target[rows] = target
+        if isinstance(self.actions, PdTarget):
+            return self._follow_agent(self.actions, arm, rows)
+        view = self.view
+        measured = view.grasp_pose if isinstance(self.actions, CartesianDelta) else view.q
+        width = view.width[rows] if self.use_gripper else None
+        self._target[rows] = next_target(
+            self.actions, self._target[rows], measured[rows], width, action[rows], self.period
+        )
         return self._control_of(rows)[:, None]
 
     def _follow_agent(self, space: PdTarget, action: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -252,13 +231,9 @@ class Fr3Worlds:
 
     def _control_of(self, rows: np.ndarray) -> np.ndarray:
         """(M, nu) actuators' targets for the controller's targets of `rows`."""
-        target, k = self._target[rows], self._arm_size
-        parts = [target[:, :k]]
-        if k == 6:
-            parts.append(posture_target(self.view.jacobian[rows], self.view.q[rows], self.task.q_posture))
-        if self.layout.has_hand:
-            parts.append(np.repeat(target[:, -1:] / 2, 2, axis=1))
-        return np.concatenate(parts, axis=1)
+        jacobian = self.view.jacobian[rows] if self._arm_size == 6 else None
+        target = np.concatenate([self._target[rows, : self._arm_size], self._target[rows, -1:]], axis=1)
+        return control(target, jacobian, self.view.q[rows], self.task.q_posture, self.layout.has_hand)
 
     def _changed(self) -> None:
         self._view = None

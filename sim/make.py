@@ -20,6 +20,7 @@ from sim.worlds import Worlds, WorldsConfig
 
 TASKS = (
     "reach",
+    "reach_by_name",
     "push_t",
     "pick_cube",
     "pick_by_name",
@@ -94,6 +95,8 @@ def _task(name: str) -> Task:
     match name:
         case "reach":
             from sim.tasks.reach import TASK
+        case "reach_by_name":
+            from sim.tasks.reach_by_name import TASK
         case "push_t":
             from sim.tasks.push_t_task import TASK
         case "pick_cube":

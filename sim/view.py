@@ -9,8 +9,8 @@ of the engine is one physics step old).
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,23 @@ from robots.kinematics import batched_jacobian, batched_joint_frames, batched_ro
 
 if TYPE_CHECKING:
     import mujoco
+
+Read = TypeVar("Read")
+
+
+class once(Generic[Read]):  # noqa: N801 - a decorator
+    """A property that is worked out when it is first read, as `functools.cached_property`, whose lock torch.compile
+    cannot trace (`sim.resident` does)."""
+
+    def __init__(self, read: Callable[[Any], Read]) -> None:
+        self._read, self._name, self.__doc__ = read, read.__name__, read.__doc__
+
+    def __get__(self, view: Any, kind: type | None = None) -> Read:
+        found = view.found
+        if self._name not in found:
+            found[self._name] = self._read(view)
+        return found[self._name]
+
 
 FLANGE_P_GRASP = np.array([0.0, 0.0, hand.TCP_OFFSET])
 
@@ -66,6 +83,8 @@ class View:
             goal: (N, G) the task's own variables, as its `reset` wrote them.
         """
         self.layout, self.qpos, self.qvel, self.target, self.goal = layout, qpos, qvel, target, goal
+        self.found: dict[str, Any] = {}
+        """What has been worked out so far, by name."""
 
     @property
     def n(self) -> int:
@@ -82,32 +101,32 @@ class View:
         """(N, 7) joint velocities [rad/s]."""
         return self.qvel[:, :7]
 
-    @cached_property
+    @once
     def _frames(self) -> tuple[np.ndarray, np.ndarray]:
         return batched_joint_frames(self.q)
 
-    @cached_property
+    @once
     def grasp_position(self) -> np.ndarray:
         """(N, 3) origin of the frame "grasp" [m]: the point between the fingertips, or the tool's tip."""
         positions, rotations = self._frames
         return positions[:, 7] + rotations[:, 7] @ self.layout.tool_offset
 
-    @cached_property
+    @once
     def grasp_rotation(self) -> np.ndarray:
         """(N, 3, 3) axes of the frame "grasp"; the identity when the hand points straight down."""
         return self._frames[1][:, 7] @ self.layout.tool_rotation
 
-    @cached_property
+    @once
     def grasp_pose(self) -> np.ndarray:
         """(N, 6) position [m] and rotation vector [rad] of the frame "grasp"."""
         return np.concatenate([self.grasp_position, batched_rotation_vector(self.grasp_rotation)], axis=1)
 
-    @cached_property
+    @once
     def jacobian(self) -> np.ndarray:
         """(N, 6, 7) of the frame "grasp"."""
         return batched_jacobian(*self._frames, self.grasp_position)
 
-    @cached_property
+    @once
     def grasp_velocity(self) -> np.ndarray:
         """(N, 6) linear [m/s] and angular [rad/s]."""
         return (self.jacobian @ self.dq[..., None])[..., 0]
@@ -117,7 +136,7 @@ class View:
         """(N, 6) the Cartesian controller's target: position [m], rotation vector [rad]."""
         return self.target[:, :6]
 
-    @cached_property
+    @once
     def target_offset(self) -> np.ndarray:
         """(N, 6) the controller's target less `grasp_pose` [m, rad]; of joint targets the pose that they would make."""
         if self.target.shape[1] != JOINT_TARGETS:

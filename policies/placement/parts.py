@@ -19,7 +19,7 @@ from policies.placement.worlds import PlacedWorlds, SharedWorlds
 from policies.practised import MOST
 from policies.rl.chunk_worlds import ChunkWorlds, group_seeds
 from policies.rl.collector import Decided
-from policies.rl.practice_config import PracticeReward
+from policies.rl.practice_reward import PracticeReward
 from robots.types import VecEnv
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from policies.chunk_policy import ChunkPolicy
 from policies.practised import MOST
 from policies.rl.collector import Decided
-from policies.rl.practice_config import PracticeReward
+from policies.rl.practice_reward import PracticeReward, told_last
 from policies.rl.returns import chunk_reward
 from robots.errors import HandoffError
 from robots.text import INSTRUCTION
@@ -71,6 +71,8 @@ class ChunkWorlds:
         self._seeds, self._discount, self._pays = seeds, discount, pays or PracticeReward()
         self.executed = 0
         """Actions executed so far, in all worlds together."""
+        self._told_N = np.full(env.num_envs, np.nan)
+        """What the task told last of the episodes under way."""
         self._history: list[np.ndarray] = []
         self._beside: dict[str, np.ndarray] = {}
         self._begins_again = True
@@ -95,6 +97,7 @@ class ChunkWorlds:
         self._history = [self._vector(first)] * self._policy.observation_shape[0]
         self._beside = {name: first[name] for name in self._others}
         self._begins_again = again
+        self._told_N = np.full(self.num_envs, np.nan)
 
     def seen(self) -> Any:
         """(N, T, O) normalised; see the class."""
@@ -162,8 +165,9 @@ class ChunkWorlds:
             self._begin_again(np.flatnonzero(terminated | truncated), begun)
         success = np.asarray(made.info["success"], bool).copy()
         told_NH = np.concatenate([step.reward for step in steps], axis=1)
-        reward_NH = self._pays.paid(told_NH, length, terminated & success, terminated & ~success)
+        reward_NH = self._pays.paid(told_NH, length, terminated & success, terminated & ~success, self._told_N)
         reward_NH *= np.arange(reward_NH.shape[1]) < length[:, None]
+        self._told_N = told_last(told_NH, length, self._told_N, terminated | truncated)
         length_N = torch.from_numpy(length)
         return Decided(
             reward_N=chunk_reward(torch.from_numpy(reward_NH), length_N, self._discount),

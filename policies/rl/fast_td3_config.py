@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import Literal
 
 from policies.rl.config import MlpSizes
-from policies.rl.practice_config import PracticeReward
+from policies.rl.practice_reward import PracticeReward
 from robots.config import config
 from robots.errors import HandoffError
 

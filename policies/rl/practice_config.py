@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
 from policies.chain import ChainConfig
 from policies.config import TrainingConfig
 from policies.rl.config import IqlConfig, MlpSizes
+from policies.rl.practice_reward import PracticeReward
 from robots.config import config
 from robots.errors import HandoffError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @config
@@ -128,29 +126,6 @@ class DppoConfig:
     chain: ChainConfig = field(default_factory=lambda: RELEASED)
     flow_noise: float = 0.5
     """Of the flow-SDE."""
-
-
-@config
-class PracticeReward:
-    """What practice pays, out of what a task tells."""
-
-    task: float = 1.0
-    """Weight of the task's own reward."""
-    step: float = 0.0
-    """For every action. Where a step pays up to r and solving the task ends the episode, -r: else it would pay to wait
-    short of the goal."""
-    success: float = 0.0
-    """When the task is solved."""
-    failure: float = 0.0
-    """When the episode ends unsolved, other than by its time limit."""
-
-    def paid(self, told_NH: np.ndarray, length_N: np.ndarray, solved_N: np.ndarray, failed_N: np.ndarray) -> np.ndarray:
-        """(N, H) float32; the last of the first `length` actions of a chunk solved the task, or failed, where told."""
-        import numpy as np
-
-        once_N = self.success * solved_N + self.failure * failed_N
-        last_NH = np.arange(told_NH.shape[1]) == length_N[:, None] - 1
-        return (self.task * told_NH + self.step + once_N[:, None] * last_NH).astype(np.float32)
 
 
 @config

@@ -18,7 +18,7 @@ from torch import Tensor
 from policies.chunk_policy import ChunkPolicy
 from policies.demonstrations import read_demonstrations
 from policies.policy_config import PolicyConfig
-from policies.rl.practice_config import PracticeReward
+from policies.rl.practice_reward import PracticeReward
 from policies.rl.returns import chunk_reward
 from policies.windows import WindowIndex, chunks
 from robots.episodes.store import EpisodeStore
@@ -82,7 +82,9 @@ def demonstrated(
     length_R = np.minimum(model.n_action_steps, index.end_N - newest_R)
     ends_R, solved_R = newest_R + length_R == index.end_N, solved_E[index.episode_N]
     executed_RH = np.minimum(newest_R[:, None] + np.arange(model.n_action_steps), index.end_N[:, None] - 1)
-    paid_RH = pays.paid(told_M[executed_RH], length_R, ends_R & solved_R, np.zeros(len(newest_R), bool))
+    never_R = np.zeros(len(newest_R), bool)
+    before_R = np.where(np.isin(newest_R, [0, *data.ends_E]), np.nan, told_M[newest_R - 1])
+    paid_RH = pays.paid(told_M[executed_RH], length_R, ends_R & solved_R, never_R, before_R)
     length = torch.from_numpy(length_R)
     later_RT = np.minimum(index.observation_NT + length_R[:, None], index.end_N[:, None] - 1)
     observation_MO = policy.normalize_observation(torch.from_numpy(data.observation_MO))

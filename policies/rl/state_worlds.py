@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from policies.rl.practice_config import PracticeReward
+from policies.rl.practice_reward import PracticeReward, told_last
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.steps import Steps, plain_steps
@@ -56,7 +56,8 @@ class StateWorlds:
         """Ended ones."""
         self.recent: deque[tuple[bool, float]] = deque(maxlen=RECENT)
         """Solved or not, and return, of the newest of those."""
-        self._return = np.zeros(n)
+        self._return, self._told_N = np.zeros(n), np.full(n, np.nan)
+        """Of the episodes under way, and what the task told last of them."""
         self._seen = np.zeros((n, 0), np.float32)
 
     @property
@@ -80,7 +81,7 @@ class StateWorlds:
         self._seen = self._vector(self.env.reset([next(self._seeds) for _ in range(n)]))
         self.episode, self.number = self._begun + np.arange(n), np.zeros(n, np.int64)
         self._begun += n
-        self._return = np.zeros(n)
+        self._return, self._told_N = np.zeros(n), np.full(n, np.nan)
 
     def step(self, action_NA: np.ndarray) -> Steps:
         """One step of all worlds by actions in [-1, 1]; those that end begin anew.
@@ -94,12 +95,14 @@ class StateWorlds:
         success_N = np.asarray(made.info["success"], bool)
         solved_N, failed_N = made.terminated & success_N, made.terminated & ~success_N
         told_N1 = np.asarray(made.reward, np.float32)[:, None]
-        reward_N = self._pays.paid(told_N1, np.ones(self.num_envs), solved_N, failed_N)[:, 0]
+        one_N = np.ones(self.num_envs, np.int64)
+        reward_N = self._pays.paid(told_N1, one_N, solved_N, failed_N, self._told_N)[:, 0]
         if not np.isfinite(reward_N).all():
             world = int(np.flatnonzero(~np.isfinite(reward_N))[0])
             raise HandoffError(f"worlds: world {world} pays {reward_N[world]}, expected a finite reward.")
         # `Step` may share arrays with the worlds, which the reset below changes.
         final_NO = self._vector(made.final_observation).copy()
+        self._told_N = told_last(told_N1, one_N, self._told_N, over_N)
         self._return += reward_N
         self.number += 1
         rows = np.flatnonzero(over_N)
@@ -119,6 +122,7 @@ class StateWorlds:
             "episode": torch.from_numpy(self.episode.copy()),
             "number": torch.from_numpy(self.number.copy()),
             "return": torch.from_numpy(self._return.copy()),
+            "told": torch.from_numpy(self._told_N.copy()),
             "counts": [self.episodes, self._begun],
             "recent": [[solved, total] for solved, total in self.recent],
         }
@@ -135,7 +139,7 @@ class StateWorlds:
         told = self.env.restore({name: one.numpy() for name, one in state["worlds"].items()})
         self._seen = self._vector(told)
         self.episode, self.number = state["episode"].numpy().copy(), state["number"].numpy().copy()
-        self._return = state["return"].numpy().copy()
+        self._return, self._told_N = state["return"].numpy().copy(), state["told"].numpy().copy()
 
     def _begin_again(self, rows: np.ndarray) -> np.ndarray:
         told = self.env.reset([next(self._seeds) for _ in rows], rows.tolist())

@@ -95,8 +95,8 @@ class Task:
 
     name: str
     scene: Callable[[], mujoco.MjSpec]
-    """The scene without a controller; bodies with free joints are found by the joint's name. A mocap body "goal", if
-    there is one, is drawn where the first three entries of the world's goal say."""
+    """The scene without a controller; bodies with free joints are found by the joint's name. Mocap bodies
+    are drawn where the first entries of the world's goal say, three for each of them."""
     reset: Callable[[np.random.Generator, Start], None]
     """Draws one start."""
     observations: Mapping[str, Observed]

@@ -114,3 +114,12 @@ def test_batched_rotation_vectors_give_back_axis_and_angle(angle: float) -> None
     found = batched_rotation_vector(np.stack([rotation, np.eye(3)]))
     np.testing.assert_allclose(np.abs(found[0]), np.abs(angle * axis), atol=1e-7)
     np.testing.assert_allclose(found[1], 0.0, atol=1e-12)
+    np.testing.assert_allclose(found[0], rotation_vector(rotation), atol=1e-7)
+
+
+@pytest.mark.parametrize("axis", [[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.6, -0.8], [-0.48, 0.6, 0.64]])
+def test_batched_half_turns_are_those_of_one(axis: list[float]) -> None:
+    rotation = 2.0 * np.outer(axis, axis) - np.eye(3)
+    found = batched_rotation_vector(np.stack([np.eye(3), rotation]))
+    np.testing.assert_allclose(found[1], rotation_vector(rotation), atol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(found[1]), np.pi, atol=1e-12)

@@ -16,7 +16,8 @@ from policies.rl.chunk_worlds import ChunkWorlds
 from policies.rl.collector import Collector
 from policies.rl.dppo import DenoisingActor
 from policies.rl.on_policy import OnPolicyLearner
-from policies.rl.practice_config import DppoConfig, OnPolicyConfig, PracticeReward
+from policies.rl.practice_config import DppoConfig, OnPolicyConfig
+from policies.rl.practice_reward import PracticeReward
 from robots.errors import HandoffError
 from tests.policies.rl.counting import LIMIT, Counting
 
@@ -38,8 +39,8 @@ def policy(n_obs_steps: int = 2, horizon: int = 4) -> DiffusionPolicy:
     return made
 
 
-def worlds(num_envs: int = 2, n_action_steps: int = 2, **options) -> ChunkWorlds:
-    return ChunkWorlds(Counting(num_envs), policy(**options), n_action_steps, count(100), 0.9)
+def worlds(num_envs: int = 2, n_action_steps: int = 2, pays: PracticeReward | None = None, **options) -> ChunkWorlds:
+    return ChunkWorlds(Counting(num_envs), policy(**options), n_action_steps, count(100), 0.9, pays)
 
 
 def seen_steps(found: ChunkWorlds) -> list[list[float]]:
@@ -139,7 +140,26 @@ def test_more_actions_than_a_chunk_holds_are_refused(history, actions):
 def test_practice_pays_for_steps_success_and_failure_where_they_were():
     pays = PracticeReward(task=2.0, step=-1.0, success=10.0, failure=-5.0)
     told_NH = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.0], [0.6, 0.0, 0.0]])
-    paid_NH = pays.paid(told_NH, np.array([3, 2, 1]), np.array([False, True, False]), np.array([False, False, True]))
+    solved_N, failed_N = np.array([False, True, False]), np.array([False, False, True])
+    paid_NH = pays.paid(told_NH, np.array([3, 2, 1]), solved_N, failed_N, np.full(3, np.nan))
     np.testing.assert_allclose(paid_NH[0], [-0.8, -0.6, -0.4], rtol=1e-6)
     np.testing.assert_allclose(paid_NH[1, :2], [-0.2, 10.0], rtol=1e-6)
     np.testing.assert_allclose(paid_NH[2, 0], -4.8 + 1.0 - 1.0 + 0.0, rtol=1e-6)
+
+
+def test_progress_is_what_the_tasks_reward_rose_by_from_action_to_action_and_from_chunk_to_chunk():
+    pays = PracticeReward(task=0.0, progress=10.0)
+    never_N, before_N = np.zeros(2, bool), np.array([np.nan, 0.5])
+    paid_NH = pays.paid(np.array([[0.1, 0.4], [0.3, 0.0]]), np.array([2, 1]), never_N, never_N, before_N)
+    np.testing.assert_allclose(paid_NH[0], [0.0, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(paid_NH[1, 0], -2.0, rtol=1e-6)
+
+
+def test_the_progress_of_an_episode_adds_up_to_its_last_reward_less_its_first():
+    # World 0 is told 1, 2 and 3 and has solved it; then it begins anew. World 1 is told as many as its limit has steps.
+    found = worlds(pays=PracticeReward(task=0.0, progress=1.0))
+    paid = [found.step(torch.zeros(2, 4, 1)).reward_NH for _ in range(4)]
+    assert all(part is not None for part in paid)
+    made = torch.stack([part.sum(dim=1) for part in paid if part is not None], dim=1)
+    assert made[0].tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert made[1].sum() == LIMIT - 1.0

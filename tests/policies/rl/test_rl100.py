@@ -21,9 +21,9 @@ from policies.rl.practice_config import (
     OfflinePpoConfig,
     OneStepConfig,
     OnPolicyConfig,
-    PracticeReward,
     RL100PracticeConfig,
 )
+from policies.rl.practice_reward import PracticeReward
 from policies.rl.recorded import Recorded, demonstrated
 from policies.rl.rl100_practice import RL100Practice, _own
 from policies.training import torch_threads
@@ -98,6 +98,12 @@ def test_every_step_of_a_demonstration_is_a_decision_with_its_reward_and_what_it
     np.testing.assert_allclose(found.discount_R[:5], [0.81, 0.81, 0.81, 0.0, 0.0], rtol=1e-6)
     assert found.told_R[:5].tolist() == [True, True, True, False, False]
     assert found.seen[0, :, 0].tolist() == [0.0, 0.0], "the first step repeats"
+
+
+def test_the_progress_of_a_demonstration_begins_with_it(demos: Path):
+    found = shown(demos, PracticeReward(task=0.0, progress=1.0))
+    # Rewards count 1, 2, ...: each action rises by 1 but the first of an episode.
+    np.testing.assert_allclose(found.reward_R[:7], [0.9, 1.9, 1.9, 1.9, 1.0, 0.9, 1.9], rtol=1e-6)
 
 
 def test_the_chunk_of_a_demonstration_begins_at_its_oldest_observed_step_in_the_policys_units(demos: Path):

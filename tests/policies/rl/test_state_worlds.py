@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from policies.rl.practice_config import PracticeReward
+from policies.rl.practice_reward import PracticeReward
 from policies.rl.seeds import CountedSeeds
 from policies.rl.state_worlds import StateWorlds
 from robots.errors import HandoffError
@@ -38,6 +38,20 @@ def test_steps_tell_what_happened_also_behind_an_end():
     assert abs(second.observation[0, 0]) >= 1.0
     assert worlds.episodes == 1
     assert list(worlds.recent) == [(True, pytest.approx(8.6))]
+
+
+def test_progress_begins_anew_with_an_episode_and_goes_on_in_saved_worlds():
+    env = Walking(2, True)
+    worlds = StateWorlds(env, ("twice",), CountedSeeds(10), PracticeReward(task=0.0, progress=1.0))
+    worlds.begin()
+    env.place[:] = 0.7, -1.4
+    worlds.load_state_dict(worlds.state_dict())
+    first = worlds.step(np.array([[-1.0], [1.0]], np.float32))
+    assert first.reward.tolist() == [0.0, 0.0]
+    worlds.load_state_dict(worlds.state_dict())
+    second = worlds.step(np.array([[1.0], [1.0]], np.float32))
+    # World 0 had solved it and began anew; world 1 came from -.9 to -.4, which is told as its distance.
+    np.testing.assert_allclose(second.reward, [0.0, 0.5], atol=1e-6)
 
 
 def test_a_time_limit_is_no_end_of_the_task():

@@ -1,0 +1,142 @@
+"""Reach by name: of four markers in the air bring the fingertips to the one that the instruction names, and stop there.
+
+The smallest problem of a policy that reads and acts on the arm: no contact, three entries of an action, and nothing but
+the words tells which of four ways is meant. To stop at another marker ends the episode.
+"""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots.actions import CartesianDelta
+from robots.fr3 import Q_HOME
+from robots.spec import FieldSpec
+from robots.text import encode, text_field
+from sim.randomize import Range
+from sim.scene import arm_scene
+from sim.tasks.pick_by_name import COLOURS, NAMES
+from sim.tasks.reach import GOAL_HIGH, GOAL_LOW, STILL, TOLERANCE
+from sim.tasks.task import OPEN, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
+from sim.view import View
+
+if TYPE_CHECKING:
+    import mujoco
+
+INSTRUCTIONS = tuple(f"reach the {name} marker" for name in NAMES)
+"""What is asked for, by the number of the marker."""
+APART = 0.1
+"""Least distance between two markers [m]."""
+_PLACES = 3 * len(NAMES)
+"""Entries of the goal before the number of the marker that is asked for: where each of them is."""
+_TEXT = text_field(about="which marker to reach, in words")
+_WORDS = encode(INSTRUCTIONS, _TEXT.shape[0])
+
+
+def _scene() -> mujoco.MjSpec:
+    import mujoco
+
+    spec = arm_scene("reach_by_name", timestep=0.005)
+    for name, rgba in COLOURS.items():
+        marker = spec.worldbody.add_body(name=name, mocap=True)
+        marker.add_geom(
+            type=mujoco.mjtGeom.mjGEOM_SPHERE,
+            size=[TOLERANCE] * 3,
+            rgba=[*rgba[:3], 0.6],
+            contype=0,
+            conaffinity=0,
+        )
+    return spec
+
+
+def _reset(rng: np.random.Generator, start: Start) -> None:
+    start_posture(rng, start, Q_HOME, spread=0.1)
+    places: list[np.ndarray] = []
+    while len(places) < len(NAMES):
+        place = rng.uniform(GOAL_LOW, GOAL_HIGH)
+        if all(np.linalg.norm(place - other) >= APART for other in places):
+            places.append(place)
+    start.goal[:_PLACES] = np.concatenate(places)
+    start.goal[_PLACES] = rng.integers(len(NAMES))
+
+
+def _named(view: View) -> np.ndarray:
+    """(N,) number of the marker that is asked for."""
+    return view.goal[:, _PLACES].astype(np.int64)
+
+
+def _markers(view: View) -> np.ndarray:
+    """(N, 4, 3) where the markers are [m], base."""
+    return view.goal[:, :_PLACES].reshape(view.n, len(NAMES), 3)
+
+
+def _place(view: View) -> np.ndarray:
+    """(N, 3) where the marker is that is asked for [m], base."""
+    return _markers(view)[np.arange(view.n), _named(view)]
+
+
+def _reached(view: View) -> np.ndarray:
+    """(N, 4) bool: the fingertips stand at this marker."""
+    distance = np.linalg.norm(_markers(view) - view.grasp_position[:, None], axis=2)
+    still = np.linalg.norm(view.grasp_velocity[:, :3], axis=1) < STILL
+    return (distance < TOLERANCE) & still[:, None]
+
+
+def _success(view: View) -> np.ndarray:
+    return _reached(view)[np.arange(view.n), _named(view)]
+
+
+def _mistaken(view: View) -> np.ndarray:
+    """(N,) bool: they stand at another marker than the one asked for."""
+    return _reached(view).any(axis=1) & ~_success(view)
+
+
+def _distance(view: View) -> np.ndarray:
+    return np.linalg.norm(view.grasp_position - _place(view), axis=1)
+
+
+def _expert(view: View) -> Intent:
+    pose = np.zeros((view.n, 6))
+    pose[:, :3] = _place(view)
+    return Intent(pose=pose, width=np.full(view.n, OPEN))
+
+
+def _seen(number: int) -> Observed:
+    """A marker as it looks from the fingertips."""
+    about = f"from the grasp point to the {NAMES[number]} marker"
+    spec = FieldSpec(shape=(3,), unit="m", frame="base", about=about)
+    return Observed(spec, lambda v: _markers(v)[:, number] - v.grasp_position)
+
+
+TASK = Task(
+    name="reach_by_name",
+    scene=_scene,
+    reset=_reset,
+    observations={
+        **proprioception(use_gripper=False),
+        **{f"{name}_marker": _seen(number) for number, name in enumerate(NAMES)},
+        "instruction": Observed(_TEXT, lambda v: _WORDS[_named(v)]),
+    },
+    rewards={
+        "near": Reward(0.5, lambda v: near(_distance(v), 0.1)),
+        "there": Reward(0.5, lambda v: _success(v).astype(float)),
+    },
+    success=_success,
+    failure=_mistaken,
+    expert=_expert,
+    info={"mistaken": lambda v: _mistaken(v).astype(float)},
+    goal_size=_PLACES + 1,
+    actions=CartesianDelta(axes=("x", "y", "z")),
+    use_gripper=False,
+    max_steps=60,
+    ranges=(
+        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
+        Range(what="delay", low=0.0, high=0.03),
+        Range(what="camera", names=("front",), low=-0.03, high=0.03),
+        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+    ),
+)
