@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from policies.config import Shapes
 from policies.normalize import MinMaxNormalizer, StandardNormalizer
 from policies.policy_config import PolicyConfig
+
+if TYPE_CHECKING:
+    from policies.networks.vlm import Words
 
 
 class Observed(NamedTuple):
@@ -28,6 +31,8 @@ class Observed(NamedTuple):
     """Per camera (B, T, height, width, 3) uint8 RGB, per point cloud (B, T, points, entries) [m]; as recorded."""
     instructions: tuple[str, ...] = ()
     """B sentences; empty where there are none."""
+    words: Words | None = None
+    """The sentences as the policy's own backbone reads them, where that has been done before."""
     goal_BO: Tensor | None = None
     """Observation vector of the state to be reached, where the policy is told one apart from its observation."""
 

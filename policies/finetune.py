@@ -29,10 +29,12 @@ from robots.errors import HandoffError
 from robots.types import Progress, VecEnv
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from policies.policy_config import PolicyConfig
     from policies.rl.collector import EpisodeTally
+    from policies.rl.resident_worlds import StaysOnDevice
 
 STATE, CURVE, PICTURE = "practice.pt", "practice.jsonl", "practice.png"
 RECENT = 100
@@ -97,7 +99,7 @@ class Practice(Protocol):
 def finetune(
     config: FinetuneConfig,
     policy: Path,
-    make_env: Callable[[], VecEnv],
+    make_env: Callable[[], VecEnv | StaysOnDevice],
     out: Path,
     progress: Progress,
     demos: Path | None = None,
@@ -108,7 +110,8 @@ def finetune(
     Args:
         config: how.
         policy: folder of a diffusion or flow policy of vectors.
-        make_env: worlds that freeze when they end; closed at the end.
+        make_env: worlds that freeze when they end, or stay on a device, where the policy then practises, too; closed at
+            the end.
         out: folder; goes on from what a killed run left there.
         progress: told every rollout.
         demos: folder of the demonstrations' `store.zarr`, for a practice that learns from them, too.
@@ -140,6 +143,7 @@ def finetune(
         began = time.process_time()
         model = run.practice.finish(run.identity, out, progress)
         run.cpu_seconds += time.process_time() - began
+        module.cpu()
     # Before the policy's card, which makes the folder one.
     save_practised(out, run.worlds.met)
     save_policy(out, replace(card, model=model), module.state_dict(), module.extra_files())
@@ -152,7 +156,13 @@ class _Run:
     """One practice, from its policy to its end."""
 
     def __init__(
-        self, config: FinetuneConfig, module: Any, model: PolicyConfig, env: VecEnv, out: Path, demos: Path | None
+        self,
+        config: FinetuneConfig,
+        module: Any,
+        model: PolicyConfig,
+        env: VecEnv | StaysOnDevice,
+        out: Path,
+        demos: Path | None,
     ) -> None:
         from policies.checkpoint import digest_file
         from policies.placement.parts import worlds_of
@@ -164,6 +174,7 @@ class _Run:
             # A store only ever grows, and its index tells every segment with its size.
             told["demos"] = digest_file(demos / "store.zarr" / "index.json")
         self.identity = json.dumps(told, sort_keys=True)
+        module.to(_device(config, env))
         self._seeds = CountedSeeds(config.first_seed)
         discount = _discount(config)
         self.worlds = worlds_of(env, module, model.n_action_steps, self._seeds, discount, config.reward)
@@ -244,6 +255,26 @@ class _Run:
         }
         save_state(self.out / STATE, state)
         self.keep_curve()
+
+
+def _device(config: FinetuneConfig, env: VecEnv | StaysOnDevice) -> torch.device:
+    """Where the policy is to practise.
+
+    Raises:
+        HandoffError: worlds that stay on a device, for a practice that meets them on the host.
+    """
+    import torch
+
+    from policies.rl.resident_worlds import StaysOnDevice
+
+    if not isinstance(env, StaysOnDevice):
+        return torch.device("cpu")
+    if not isinstance(config.practice, VlaPracticeConfig) or config.practice.staleness:
+        raise HandoffError(
+            f"practice: worlds that stay on a device for the kind '{config.practice.kind}', expected 'vla', and no "
+            "staleness. Set resident: false."
+        )
+    return env.device
 
 
 def _discount(config: FinetuneConfig) -> float:

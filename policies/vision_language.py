@@ -82,6 +82,8 @@ class VisionLanguagePolicy(ChunkPolicy):
         Raises:
             HandoffError: as many instructions as rows are not given, or one of them is too long.
         """
+        if observed.words is not None:
+            return observed.words
         told, rows = observed.instructions, len(observed.vector_BTO)
         if not told and self.said is not None:
             told = (self.said,) * rows

@@ -65,7 +65,7 @@ def batched_joint_frames(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for i in range(7):
         turn[:, 0, 0] = turn[:, 1, 1] = cosines[:, i]
         turn[:, 1, 0] = sines[:, i]
-        turn[:, 0, 1] = -sines[:, i]
+        turn[:, 0, 1] = np.negative(sines[:, i])
         position = position + rotation @ _PARENT_T_JOINT[i, :3, 3]
         rotation = rotation @ (_PARENT_T_JOINT[i, :3, :3] @ turn)
         positions[:, i], rotations[:, i] = position, rotation

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from typing import Protocol as Interface
 
 import numpy as np
@@ -22,6 +22,10 @@ from sim.film import choose, film
 from sim.parallel import Report, map_pieces
 from sim.protocol import Protocol, check_protocol, digest, stated
 from sim.rollout import Episode, rollout
+
+if TYPE_CHECKING:
+    from sim.make import WorldConfig
+    from sim.resident import ResidentWorlds
 
 BOOTSTRAP_SEED = 0
 FRAME_SIZE = 240
@@ -55,6 +59,13 @@ class EvaluateConfig:
     """Of every interval, two-sided."""
 
 
+def _world_config(protocol: Protocol) -> WorldConfig:
+    from sim.make import WorldConfig
+
+    asked = {"engine": protocol.engine, "task": protocol.task, "max_steps": protocol.max_steps, "on_end": "freeze"}
+    return validate(WorldConfig, {**protocol.options, **asked}, f"protocol {protocol.name}: options")
+
+
 def make_env(protocol: Protocol, num_envs: int, pictures: bool = False) -> VecEnv:
     """The protocol's worlds, frozen when they end; see `MakeEnv`.
 
@@ -67,10 +78,9 @@ def make_env(protocol: Protocol, num_envs: int, pictures: bool = False) -> VecEn
         shown = validate(PushTConfig, protocol.options, f"protocol {protocol.name}: options")
         return PushTVecEnv(num_envs, FRAME_SIZE, shown)
     from sim.cameras import CamerasConfig
-    from sim.make import WorldConfig, make_worlds
+    from sim.make import make_worlds
 
-    asked = {"engine": protocol.engine, "task": protocol.task, "max_steps": protocol.max_steps, "on_end": "freeze"}
-    worlds = validate(WorldConfig, {**protocol.options, **asked}, f"protocol {protocol.name}: options")
+    worlds = _world_config(protocol)
     if pictures and worlds.cameras is None and protocol.engine in ("mujoco", "warp"):
         worlds = replace(worlds, cameras=CamerasConfig(height=FRAME_SIZE, width=FRAME_SIZE))
     return make_worlds(worlds, num_envs)
@@ -88,6 +98,22 @@ def practice_env(protocol: Protocol, num_envs: int) -> VecEnv:
 
     shown = validate(PushTConfig, protocol.options, f"protocol {protocol.name}: options")
     return PushTVecEnv(num_envs, config=shown, max_steps=protocol.max_steps)
+
+
+def stays_on_device(protocol: Protocol) -> bool:
+    """Whether its worlds are to be met on their device, by `resident_env`."""
+    return protocol.engine == "warp" and bool(protocol.options.get("resident", False))
+
+
+def resident_env(protocol: Protocol, num_envs: int) -> ResidentWorlds:
+    """The protocol's worlds for practice, on their device; see `sim.resident`.
+
+    Raises:
+        HandoffError: as of `sim.make.make_resident`, or an unknown option.
+    """
+    from sim.make import make_resident
+
+    return make_resident(_world_config(protocol), num_envs)
 
 
 def evaluate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import field
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from robots.actions import ActionSpace
 from robots.config import config
@@ -17,6 +17,9 @@ from sim.isaac import IsaacLabConfig
 from sim.maniskill_task import ManiSkillConfig
 from sim.tasks.task import Task, at_rate
 from sim.worlds import Worlds, WorldsConfig
+
+if TYPE_CHECKING:
+    from sim.resident import ResidentWorlds
 
 TASKS = (
     "reach",
@@ -53,6 +56,8 @@ class WorldConfig:
     """Pictures as observations; None makes none."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where physics runs (warp)."""
+    resident: bool = False
+    """Worlds stay on that device and are met there by tensors (warp; for practice alone, see `sim.resident`)."""
     threads: int = 1
     """Physics threads of one process (mujoco)."""
     gym: GymConfig = field(default_factory=GymConfig)
@@ -125,6 +130,8 @@ def make_worlds(config: WorldConfig, num_envs: int) -> VecEnv:
         HandoffError: an unknown task, an engine that is not installed, an option that it does not have, or no workers.
     """
     _refuse_ignored(config)
+    if config.resident:
+        raise HandoffError("worlds: resident: true is for practice alone; evaluation and demonstrations pass the host.")
     if config.workers < 1:
         raise HandoffError(f"worlds: {config.workers} workers asked for, at least 1 is needed.")
     if config.workers > 1:
@@ -134,6 +141,27 @@ def make_worlds(config: WorldConfig, num_envs: int) -> VecEnv:
     return _make_here(config, num_envs)
 
 
+def make_resident(config: WorldConfig, num_envs: int) -> ResidentWorlds:
+    """N worlds that stay on their device.
+
+    Raises:
+        HandoffError: as of `make_worlds`; another engine, pictures, or several workers.
+    """
+    from sim.resident import ResidentWorlds
+    from sim.warp import WarpConfig
+
+    _refuse_ignored(config)
+    if config.engine != "warp" or config.cameras is not None or config.workers != 1 or config.on_end != "freeze":
+        raise HandoffError(
+            f"worlds: resident: true with engine {config.engine}, {config.workers} workers, on_end {config.on_end} and "
+            f"cameras {config.cameras}, expected the engine warp, 1, freeze and none."
+        )
+    options = WarpConfig(
+        actions=config.actions, reward=config.reward, randomized=config.randomized, device=config.device
+    )
+    return ResidentWorlds(find_task(config.task, config.rate_hz), num_envs, options, config.max_steps)
+
+
 def _refuse_ignored(config: WorldConfig) -> None:
     """Refuses what the engine would not look at: a setting without effect is taken for one that has it."""
     match config.engine:
@@ -141,11 +169,11 @@ def _refuse_ignored(config: WorldConfig) -> None:
             read = {"actions", "rate_hz", "reward", "randomized", "cameras", "threads"}
         case "warp":
             # Pictures are asked for in words of its own below.
-            read = {"actions", "rate_hz", "reward", "randomized", "cameras", "device"}
+            read = {"actions", "rate_hz", "reward", "randomized", "cameras", "device", "resident"}
         case _:
             read = {config.engine}
     default = WorldConfig()
-    own = ("actions", "rate_hz", "reward", "randomized", "cameras", "device", "threads")
+    own = ("actions", "rate_hz", "reward", "randomized", "cameras", "device", "resident", "threads")
     every = (*own, "gym", "maniskill", "isaaclab")
     ignored = [name for name in every if name not in read and getattr(config, name) != getattr(default, name)]
     if ignored:

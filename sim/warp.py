@@ -24,18 +24,18 @@ On a CPU a step of `reach` takes 6 times (256 worlds) to 170 times (4 worlds) as
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from robots.actions import ActionSpace
 from robots.config import config
-from robots.errors import HandoffError
 from robots.types import WorldState
 from sim import randomize
 from sim.fr3_worlds import Fr3Worlds
 from sim.mujoco import build_model
 from sim.tasks.task import Task
+from sim.warp_physics import Room, WarpPhysics
 
 BATCHED = (
     "body_mass",
@@ -99,7 +99,10 @@ class WarpEngine(Fr3Worlds):
         if self._ranges:
             self._drawn = copy.copy(self.model)
             self._fields = {name: np.stack([getattr(self.model, name)] * num_envs) for name in BATCHED}
-        self._physics = _Physics(self)
+        room = Room(self.config.contacts, self.config.constraints)
+        self._physics = WarpPhysics(
+            self.name, self.model, num_envs, self.substeps, self.config.device, room, self._fields
+        )
 
     @property
     def qpos(self) -> np.ndarray:
@@ -168,109 +171,3 @@ class WarpEngine(Fr3Worlds):
             seconds = randomize.delay_of(self._ranges, self._draws[world])
             self._delay[world] = min(self.substeps - 1, round(seconds / self.model.opt.timestep))
         self._physics.write(self._fields)
-
-
-class _Physics:
-    """Model and data on the device, and the physics steps of one control period."""
-
-    def __init__(self, engine: WarpEngine) -> None:
-        try:
-            import warp
-
-            # Said before the second import, which starts warp and would print its devices and kernels.
-            warp.config.log_level = warp.LOG_ERROR
-            import mujoco_warp
-        except ImportError as error:
-            raise HandoffError(
-                f"{engine.name}: mujoco-warp is not installed ({error}). Run: pip install 'handoff[warp]'."
-            ) from error
-        if engine.config.device == "cuda" and not warp.is_cuda_available():
-            raise HandoffError(f"{engine.name}: device 'cuda', but there is no CUDA device. Is the driver missing?")
-        self._name, self._config, self._substeps = engine.name, engine.config, engine.substeps
-        self._warp, self._step, self._device = warp, mujoco_warp.step, warp.get_device(engine.config.device)
-        model = _without_autoreset(engine.model)
-        n = engine.num_envs
-        with warp.ScopedDevice(self._device):
-            try:
-                self._model = mujoco_warp.put_model(model, batch_sizes=dict.fromkeys(engine._fields, n))
-            except NotImplementedError as error:
-                raise HandoffError(
-                    f"{engine.name}: mujoco-warp {mujoco_warp.__version__} cannot simulate this scene: {error}"
-                ) from error
-            # Told as an error after each period, not printed by every kernel.
-            self._model.opt.warn_overflow = False
-            self._data = mujoco_warp.make_data(
-                model, nworld=n, nconmax=engine.config.contacts, njmax=engine.config.constraints
-            )
-            self._control = warp.zeros((engine.substeps, n, model.nu), dtype=float)
-        self._graph: Any = None
-        kinds = mujoco_warp.OverflowType
-        # Not the solver's iteration limits: reaching those costs accuracy, not contacts.
-        self._fatal = int(kinds.NEFC | kinds.NJMAX_NNZ | kinds.BROADPHASE | kinds.NARROWPHASE | kinds.CCD)
-
-    def write(self, fields: dict[str, np.ndarray]) -> None:
-        """Puts model fields of all worlds, each (N, ...), on the device."""
-        for name, values in fields.items():
-            if values.size:
-                getattr(self._model, name).assign(values.astype(np.float32))
-
-    def advance(self, qpos: np.ndarray, qvel: np.ndarray, control: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Steps all worlds through one control period.
-
-        Args:
-            qpos: (N, nq).
-            qvel: (N, nv).
-            control: (N, substeps, nu) targets of the actuators.
-
-        Returns:
-            (N, nq) and (N, nv), float32, at the period's end.
-
-        Raises:
-            HandoffError: more contacts or constraints than there is room for.
-        """
-        data = self._data
-        with self._warp.ScopedDevice(self._device):
-            data.overflow.zero_()
-            self._control.assign(np.ascontiguousarray(np.swapaxes(control, 0, 1), dtype=np.float32))
-            if self._device.is_cuda and self._graph is None:
-                # Kernels are compiled at their first launch, which must not happen within a capture.
-                self._set(qpos, qvel)
-                self._steps()
-                with self._warp.ScopedCapture() as capture:
-                    self._steps()
-                self._graph = capture.graph
-            self._set(qpos, qvel)
-            if self._graph is None:
-                self._steps()
-            else:
-                self._warp.capture_launch(self._graph)
-            after = data.qpos.numpy(), data.qvel.numpy()
-            self._check(data.overflow.numpy())
-        return after
-
-    def _set(self, qpos: np.ndarray, qvel: np.ndarray) -> None:
-        self._data.qpos.assign(qpos.astype(np.float32))
-        self._data.qvel.assign(qvel.astype(np.float32))
-        self._data.qacc_warmstart.zero_()
-
-    def _steps(self) -> None:
-        for i in range(self._substeps):
-            self._warp.copy(self._data.ctrl, self._control[i])
-            self._step(self._model, self._data)
-
-    def _check(self, overflow: np.ndarray) -> None:
-        overflow = overflow & self._fatal
-        if overflow.any():
-            world = int(np.flatnonzero(overflow)[0])
-            raise HandoffError(
-                f"{self._name}: world {world} ran out of room (mujoco-warp overflow {int(overflow[world])}) with "
-                f"{self._config.contacts} contacts and {self._config.constraints} constraints per world. Raise them."
-            )
-
-
-def _without_autoreset(model: Any) -> Any:
-    import mujoco
-
-    other = copy.copy(model)
-    other.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
-    return other

@@ -53,7 +53,15 @@ def run(config: FinetunePolicyConfig, inputs: dict[str, Path], out: Path, progre
 
         worlds: Callable[[], VecEnv] = partial(Dreams, inputs["world_model"], config.worlds, protocol.max_steps)
     else:
-        from sim.evaluate import practice_env
+        from sim.evaluate import practice_env, resident_env, stays_on_device
 
+        if stays_on_device(protocol):
+            if config.placement.kind != "collocated":
+                raise HandoffError(
+                    f"finetune: {config.placement.kind} placement of worlds that stay on the device of their policy, "
+                    "expected collocated."
+                )
+            resident = partial(resident_env, protocol, config.worlds)
+            return finetune(config.learning, inputs["policy"], resident, out, progress, inputs.get("demos"))
         worlds = partial(placed, config.placement, partial(practice_env, protocol), config.worlds)
     return finetune(config.learning, inputs["policy"], worlds, out, progress, inputs.get("demos"))

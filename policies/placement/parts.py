@@ -20,6 +20,7 @@ from policies.practised import MOST
 from policies.rl.chunk_worlds import ChunkWorlds, group_seeds
 from policies.rl.collector import Decided
 from policies.rl.practice_reward import PracticeReward
+from policies.rl.resident_worlds import ResidentChunkWorlds, StaysOnDevice
 from robots.types import VecEnv
 
 
@@ -79,6 +80,7 @@ class ChunkWorldsInParts:
         pays: PracticeReward | None = None,
     ) -> None:
         self.env, self.num_envs, self._seeds = env, env.num_envs, seeds
+        self.device = torch.device("cpu")
         self.parts: list[WorldsPart] = []
         first = 0
         for part in env.parts:
@@ -97,6 +99,9 @@ class ChunkWorldsInParts:
     def executed(self, actions: int) -> None:
         for number, part in enumerate(self.parts):
             part.worlds.executed = actions if number == 0 else 0
+
+    def prepare(self) -> None:
+        """See `ChunkWorlds.prepare`."""
 
     def begin(self) -> None:
         """See `DecisionWorlds.begin`."""
@@ -143,14 +148,16 @@ class ChunkWorldsInParts:
 
 
 def worlds_of(
-    env: VecEnv,
+    env: VecEnv | StaysOnDevice,
     policy: ChunkPolicy,
     n_action_steps: int,
     seeds: Iterator[int],
     discount: float,
     pays: PracticeReward | None = None,
-) -> ChunkWorlds | ChunkWorldsInParts:
-    """Worlds of chunks, in parts if `env` is; see `ChunkWorlds`."""
+) -> ChunkWorlds | ChunkWorldsInParts | ResidentChunkWorlds:
+    """Worlds of chunks, in parts or on a device if `env` is; see `ChunkWorlds`."""
+    if isinstance(env, StaysOnDevice):
+        return ResidentChunkWorlds(env, policy, n_action_steps, seeds, discount, pays)
     if isinstance(env, PlacedWorlds) and len(env.parts) > 1:
         return ChunkWorldsInParts(env, policy, n_action_steps, seeds, discount, pays)
     return ChunkWorlds(env, policy, n_action_steps, seeds, discount, pays)

@@ -19,6 +19,7 @@ from policies.rl.chunk_collector import ChunkCollector
 from policies.rl.chunk_worlds import ChunkWorlds
 from policies.rl.collector import Decided
 from policies.rl.experience import Trace
+from policies.rl.resident_worlds import ResidentChunkWorlds
 from robots.errors import HandoffError
 
 
@@ -110,7 +111,9 @@ class _Ended(NamedTuple):
     led: Decided
 
 
-def collector_of(worlds: ChunkWorlds | ChunkWorldsInParts, actor: Any, seed: int = 0) -> ChunkCollector:
+def collector_of(
+    worlds: ChunkWorlds | ChunkWorldsInParts | ResidentChunkWorlds, actor: Any, seed: int = 0
+) -> ChunkCollector:
     """The collector for worlds as they are placed; see `ChunkCollector`."""
     if isinstance(worlds, ChunkWorldsInParts) and len(worlds.parts) > 1:
         return PipelinedCollector(worlds, actor, seed)

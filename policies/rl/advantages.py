@@ -167,7 +167,7 @@ def group_advantages(config: GroupConfig, outcome_NM: Tensor, reduce: Reduce = l
     # A group that is all alike teaches nothing, and rounding must not make it say something.
     alike_G1M = spread_G1M <= 1e-6 * group_GSM.abs().amax(dim=1, keepdim=True).clamp(min=1.0)
     each_GSM = torch.where(alike_G1M, 0.0, centred_GSM / (spread_G1M + 1e-6))
-    advantage_N = (each_GSM * torch.tensor(weights)).sum(dim=2).flatten()
+    advantage_N = (each_GSM * torch.tensor(weights, device=each_GSM.device)).sum(dim=2).flatten()
     kept_G = ~alike_G1M.flatten(1).all(dim=1)
     if not config.drop_alike:
         kept_G = torch.ones_like(kept_G)
@@ -199,7 +199,7 @@ def _of_actions(config: OnPolicyConfig, rollout: ChunkRollout, executed_TNH: Ten
     ended_TN = rollout.terminated_TN | rollout.truncated_TN
     value_TN, last_N, final_TN = _first_values(rollout)
     after_TN = next_values(value_TN, last_N, final_TN, ended_TN)
-    last_TNH = executed_TNH & (torch.arange(executed_TNH.shape[2]) == rollout.length_TN[..., None] - 1)
+    last_TNH = executed_TNH & (_numbers(executed_TNH) == rollout.length_TN[..., None] - 1)
     value_TNH = torch.where(executed_TNH, rollout.value_TNV, 0.0)
     within_TNH = torch.cat([value_TNH[..., 1:], torch.zeros_like(value_TNH[..., :1])], dim=2)
     next_TNH = torch.where(last_TNH, after_TN[..., None], torch.where(executed_TNH, within_TNH, 0.0))
@@ -227,7 +227,7 @@ def _first_values(rollout: ChunkRollout) -> tuple[Tensor, Tensor, Tensor]:
 
 def _executed(rollout: ChunkRollout) -> Tensor:
     """(T, N, H) bool."""
-    return torch.arange(rollout.reward_TNH.shape[2]) < rollout.length_TN[..., None]
+    return _numbers(rollout.reward_TNH) < rollout.length_TN[..., None]
 
 
 def _table(rollout: ChunkRollout, level: Level, advantage_RV: Tensor) -> Table:
@@ -245,3 +245,8 @@ def _table(rollout: ChunkRollout, level: Level, advantage_RV: Tensor) -> Table:
         shares=Shares(decisions, here, rollout.worlds or here, rollout.first_row),
         valid_RU=units[0].valid_RU,
     )
+
+
+def _numbers(like_TNH: Tensor) -> Tensor:
+    """(H,) 0, 1, ... where `like_TNH` lies."""
+    return torch.arange(like_TNH.shape[2], device=like_TNH.device)

@@ -16,6 +16,7 @@ from policies.rl.chunk_worlds import ChunkWorlds
 from policies.rl.collector import Decided, EpisodeTally
 from policies.rl.experience import Trace
 from policies.rl.practice_config import Outcome
+from policies.rl.resident_worlds import ResidentChunkWorlds
 
 
 class ChunkCollector:
@@ -28,9 +29,9 @@ class ChunkCollector:
         seed: of all chance.
     """
 
-    def __init__(self, worlds: ChunkWorlds, actor: Any, seed: int = 0) -> None:
+    def __init__(self, worlds: ChunkWorlds | ResidentChunkWorlds, actor: Any, seed: int = 0) -> None:
         self.worlds, self._actor = worlds, actor
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator(worlds.device).manual_seed(seed)
         self.tally = EpisodeTally(worlds.num_envs)
 
     def begin(self) -> None:
@@ -40,12 +41,17 @@ class ChunkCollector:
 
     def rollout(self, decisions: int) -> ChunkRollout:
         """The next `decisions` decisions in all worlds; those that end begin anew."""
-        rows, traces = [], []
-        for row, trace, _ in self._decided(decisions):
+        self.worlds.prepare()
+        rows, traces, ends = [], [], []
+        for row, trace, led in self._decided(decisions):
             rows.append(row)
             traces.append(trace)
-        last = self._actor.value(self.worlds.seen()) if "value" in rows[0] else None
-        return _joined(rows, traces)._replace(last_value_NV=last)
+            ends.append(led.final_seen)
+        made = _joined(rows, traces)
+        if made.value_TNV is None:
+            return made
+        finals = self._finals(made.truncated_TN, ends, made.value_TNV)
+        return made._replace(final_value_TNV=finals, last_value_NV=self._actor.value(self.worlds.seen()))
 
     def episodes(self, size: int, decisions: int, outcomes: tuple[Outcome, ...]) -> ChunkRollout:
         """One episode in every world, `size` side by side from one state, of so many decisions at most.
@@ -58,12 +64,13 @@ class ChunkCollector:
         Raises:
             HandoffError: the worlds make no whole groups.
         """
+        self.worlds.prepare()
         self.worlds.begin_groups(size)
         self.tally.begin()
         rows, traces = [], []
-        returned_N = torch.zeros(self.worlds.num_envs)
-        solved_N = torch.zeros(self.worlds.num_envs, dtype=torch.bool)
-        over_N = torch.zeros(self.worlds.num_envs, dtype=torch.bool)
+        returned_N = torch.zeros(self.worlds.num_envs, device=self.worlds.device)
+        solved_N = torch.zeros(self.worlds.num_envs, dtype=torch.bool, device=self.worlds.device)
+        over_N = torch.zeros_like(solved_N)
         decided = self._decided(decisions)
         for row, trace, led in decided:
             returned_N += row["reward"].sum(dim=1)
@@ -72,7 +79,8 @@ class ChunkCollector:
             over_N |= ended_N
             rows.append(row)
             traces.append(trace)
-            if bool(over_N.all()):
+            # A device is not asked before all is done: it would have to wait for the answer.
+            if over_N.device.type == "cpu" and bool(over_N.all()):
                 break
         decided.close()
         made = _joined(rows, traces)
@@ -102,16 +110,19 @@ class ChunkCollector:
         row = {"seen": seen, "log_prob": made.log_prob_BKHA, "reward": led.reward_NH, "length": led.length_N}
         row |= {"terminated": led.terminated_N, "truncated": led.truncated_N}
         if made.value_BV is not None:
-            row |= {"value": made.value_BV, "final": self._final(led, made.value_BV)}
+            row["value"] = made.value_BV
         return row
 
-    def _final(self, led: Decided, like_NV: Tensor) -> Tensor:
-        """(N, V) values of the true final observations, where an episode ended by its time limit alone."""
-        found_NV = torch.zeros_like(like_NV)
-        asked = torch.nonzero(led.truncated_N)[:, 0]
-        if len(asked):
-            found_NV[asked] = self._actor.value(led.final_seen[asked])
-        return found_NV
+    def _finals(self, truncated_TN: Tensor, seen: list[Any], like_TNV: Tensor) -> Tensor:
+        """(T, N, V) values of the true final observations `seen`, where an episode ended by its time limit alone."""
+        found_TNV = torch.zeros_like(like_TNV)
+        time, world = torch.nonzero(truncated_TN, as_tuple=True)
+        if not len(time):
+            return found_TNV
+        seen_R = torch.stack(seen)[time, world]
+        most = self.worlds.num_envs
+        found_TNV[time, world] = torch.cat([self._actor.value(part) for part in seen_R.split(most)])
+        return found_TNV
 
 
 def _joined(rows: list[dict[str, Any]], traces: list[Trace]) -> ChunkRollout:
@@ -125,5 +136,4 @@ def _joined(rows: list[dict[str, Any]], traces: list[Trace]) -> ChunkRollout:
         terminated_TN=table["terminated"],
         truncated_TN=table["truncated"],
         value_TNV=table.get("value"),
-        final_value_TNV=table.get("final"),
     )

@@ -24,6 +24,8 @@ from robots.types import Observation, Step, VecEnv
 
 VECTOR = "vector"
 """Name of the observation vector among several things seen."""
+TOKENS, MASK = "tokens", "mask"
+"""Names of the words as the policy reads them, where worlds have done that for it."""
 
 
 class ChunkWorlds:
@@ -53,18 +55,12 @@ class ChunkWorlds:
         discount: float,
         pays: PracticeReward | None = None,
     ) -> None:
-        history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
-        self._others = _others(policy)
-        wanted = {*policy.shapes.entries, *self._others}
-        missing = sorted(wanted - env.observation_spec.keys())
-        if missing:
-            raise HandoffError(f"practice: the worlds do not observe {missing}, only {sorted(env.observation_spec)}.")
-        if not 1 <= n_action_steps <= horizon - history + 1 or history > 2:
-            raise HandoffError(
-                f"practice: {n_action_steps} actions of chunks of {horizon} behind {history} observed steps; expected "
-                "at most the rest of the chunk, and one or two observed steps."
-            )
+        self._others = others_of(policy)
+        check_fits(env, policy, n_action_steps, self._others)
+        history = policy.observation_shape[0]
         self.env, self.num_envs, self._policy = env, env.num_envs, policy
+        self.device = torch.device("cpu")
+        """Where what is seen lies."""
         self._execute = slice(history - 1, history - 1 + n_action_steps)
         self.entries = n_action_steps * policy.chunk_shape[1]
         """D, of the executed part of a chunk."""
@@ -78,6 +74,9 @@ class ChunkWorlds:
         self._begins_again = True
         self._met: deque[Any] = deque(maxlen=-(-MOST // env.num_envs))
         self.begin()
+
+    def prepare(self) -> None:
+        """Before a rollout: nothing, for starts are drawn as they are needed."""
 
     def begin(self) -> None:
         """See `DecisionWorlds.begin`."""
@@ -223,7 +222,24 @@ def group_seeds(seeds: Iterator[int], worlds: int, size: int) -> list[int]:
     return [seed for _ in range(worlds // size) for seed in [next(seeds)] * size]
 
 
-def _others(policy: ChunkPolicy) -> tuple[str, ...]:
+def check_fits(env: Any, policy: ChunkPolicy, n_action_steps: int, others: Sequence[str]) -> None:
+    """Whether these worlds can be met by this policy.
+
+    Raises:
+        HandoffError: fields that the worlds do not have, more actions than a chunk holds, or histories beyond two.
+    """
+    history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
+    missing = sorted({*policy.shapes.entries, *others} - env.observation_spec.keys())
+    if missing:
+        raise HandoffError(f"practice: the worlds do not observe {missing}, only {sorted(env.observation_spec)}.")
+    if not 1 <= n_action_steps <= horizon - history + 1 or history > 2:
+        raise HandoffError(
+            f"practice: {n_action_steps} actions of chunks of {horizon} behind {history} observed steps; expected "
+            "at most the rest of the chunk, and one or two observed steps."
+        )
+
+
+def others_of(policy: ChunkPolicy) -> tuple[str, ...]:
     """Fields beside the observation vector that the policy is shown."""
     from policies.vision_language import VisionLanguagePolicy
 

@@ -81,7 +81,8 @@ class FlowActor:
 
     def draw(self, rows: int, generator: torch.Generator) -> Trace:
         """The chance of a decision for so many rows; each entry (rows, ...)."""
-        noise_LBHA = torch.randn((self.noise.steps + 1, rows, *self.policy.chunk_shape), generator=generator)
+        shape = (self.noise.steps + 1, rows, *self.policy.chunk_shape)
+        noise_LBHA = torch.randn(shape, generator=generator, device=generator.device)
         chance = {"noise": noise_LBHA.transpose(0, 1)}
         if self.learned is None and self.noise.one_step:
             chance["active"] = one_active_step(self.noise.steps, rows, generator).T
@@ -99,9 +100,9 @@ class FlowActor:
         value_BV = self._value(observed, looked, len(seen))
         if self.learned is not None:
             return self._chained(looked, noise_LBHA, value_BV)
-        active_KB = chance["active"].T if self.noise.one_step else None
-        chain = sample_chain(self.policy.denoise(looked), noise_LBHA[0], noise_LBHA[1:], self.grid, _EACH, active_KB)
-        step_BK = torch.arange(self.noise.steps).expand(len(seen), -1)
+        active_KB, grid = chance["active"].T if self.noise.one_step else None, self.grid.to(noise_LBHA.device)
+        chain = sample_chain(self.policy.denoise(looked), noise_LBHA[0], noise_LBHA[1:], grid, _EACH, active_KB)
+        step_BK = torch.arange(self.noise.steps, device=noise_LBHA.device).expand(len(seen), -1)
         if active_KB is not None:
             step_BK = active_KB.int().argmax(dim=0)[:, None]
         trace = {
@@ -129,7 +130,7 @@ class FlowActor:
         else:
             denoise = self.policy.denoise(looked)
             steps = (trace["sample"], trace["next"], trace["std"], trace["step"])
-            log_prob_BHA = step_log_prob(denoise, *steps, self.grid, _EACH)
+            log_prob_BHA = step_log_prob(denoise, *steps, self.grid.to(trace["std"].device), _EACH)
             entropy_BHA = (trace["std"].log() + _ENTROPY)[:, None, None].expand_as(log_prob_BHA)
         units = to_level(log_prob_BHA, trace["executed"], self.level)
         entropy_BU = to_level(entropy_BHA, trace["executed"], self.level).log_prob_RU
@@ -148,8 +149,8 @@ class FlowActor:
         observed = observed_of(seen)
         with torch.no_grad():
             noise_BHA = torch.randn((len(seen), *self.policy.chunk_shape), generator=generator)
-            chunk_BHA = self.before.sample(observed, noise_BHA)
-        inside_BH = torch.zeros(chunk_BHA.shape[:2], dtype=torch.bool)
+            chunk_BHA = self.before.sample(observed, noise_BHA.to(self.policy.device))
+        inside_BH = torch.zeros(chunk_BHA.shape[:2], dtype=torch.bool, device=chunk_BHA.device)
         draw = np.random.default_rng(int(torch.randint(1 << 31, (1,), generator=generator)))
         return self.policy.loss(Batch(observed, chunk_BHA, inside_BH), draw)
 
@@ -187,8 +188,8 @@ class FlowActor:
         if self.head.trunk is not None:
             source = cast(VlaPolicy, self.head.trunk)
             looked = source.see(observed)
-        nothing_BHA = torch.zeros(rows, *self.policy.chunk_shape)
-        hidden_BHW = source.expert.hidden(nothing_BHA, torch.ones(rows), looked)
+        nothing_BHA = torch.zeros(rows, *self.policy.chunk_shape, device=self.policy.device)
+        hidden_BHW = source.expert.hidden(nothing_BHA, torch.ones(rows, device=self.policy.device), looked)
         return self.head(hidden_BHW.mean(dim=1))
 
 
@@ -221,5 +222,5 @@ def _log_normal(value_BHA: Tensor, mean_BHA: Tensor, std_BHA: Tensor) -> Tensor:
 
 def _at(part_KBHA: Tensor, step_BJ: Tensor) -> Tensor:
     """(B, J, H, A): of every row its steps."""
-    rows_B1 = torch.arange(len(step_BJ))[:, None]
+    rows_B1 = torch.arange(len(step_BJ), device=step_BJ.device)[:, None]
     return part_KBHA.transpose(0, 1)[rows_B1, step_BJ]

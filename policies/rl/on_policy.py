@@ -158,7 +158,9 @@ class OnPolicyLearner:
         largest, epochs, kl = 0.0, 0, 0.0
         while epochs < config.epochs and not (learns and config.target_kl is not None and kl > config.target_kl):
             made = []
-            for number, batch in enumerate(rows.minibatches(config.batch_size, self._draw(epochs))):
+            for number, batch in enumerate(
+                rows.minibatches(config.batch_size, self._draw(epochs), table.log_prob_RKU.device)
+            ):
                 loss, told, ratio = self._loss(table, bound, batch, learns, self._draw(epochs, number))
                 self._step(loss, learns)
                 made.append(self._reduce(told))
@@ -215,7 +217,7 @@ class OnPolicyLearner:
         parts = table.log_prob_RKU.shape[1]
         rows = max(1, self.config.batch_size // parts)
         for part in range(parts):
-            for decision in torch.arange(len(found)).split(rows):
+            for decision in torch.arange(len(found), device=found.device).split(rows):
                 trace = {name: kept[decision, part] for name, kept in table.trace.items()}
                 asked = self._evaluate(table.seen[decision], torch.full_like(decision, part), trace)
                 found[decision, part] = asked.log_prob
@@ -237,21 +239,21 @@ class OnPolicyLearner:
             if table.valued_RV is not None:
                 self._rows(table.valued_RV[decision], 0.0)
             nothing = torch.stack([parameter.sum() for parameter in [*self._trained, *self._valuing]]).sum() * 0.0
-            return nothing, torch.zeros(5), 1.0
+            return nothing, torch.zeros(5, device=nothing.device), 1.0
         seen = table.seen[decision]
         asked = self._evaluate(seen, part, {name: kept[decision, part] for name, kept in table.trace.items()})
         found = surrogate(
             config.ppo,
             asked.log_prob,
             bound_RKU[decision, part],
-            (table.advantage_RU[decision] * self._weights[part, None]).expand_as(asked.log_prob),
+            (table.advantage_RU[decision] * self._weights.to(part.device)[part, None]).expand_as(asked.log_prob),
             valid=valid,
             rows=rows,
-            clip=None if self._clips is None else self._clips[part, None],
+            clip=None if self._clips is None else self._clips.to(part.device)[part, None],
             behaviour=table.log_prob_RKU[decision, part] if config.decoupled else None,
         )
         worth = self._worth(table, decision, asked.value, count)
-        entropy = _mean(asked.entropy, valid, rows)
+        entropy = found.loss.new_zeros(()) if asked.entropy is None else _mean(asked.entropy, valid, rows)
         loss = config.value_weight * worth
         if learns:
             loss = loss + found.loss - config.entropy * entropy
@@ -266,7 +268,7 @@ class OnPolicyLearner:
     def _worth(self, table: Table, decision: Tensor, value: Tensor | None, count: float) -> Tensor:
         """Loss of the values."""
         if value is None or table.target_RV is None or table.before_RV is None:
-            return torch.zeros(())
+            return table.log_prob_RKU.new_zeros(())
         valued = None if table.valued_RV is None else table.valued_RV[decision]
         values = value[:, : table.target_RV.shape[1]]
         rows = self._rows(valued, count)
@@ -305,10 +307,8 @@ class OnPolicyLearner:
                 optimizer.step()
 
 
-def _mean(part: Tensor | None, valid: Tensor | None, rows: float) -> Tensor:
+def _mean(part: Tensor, valid: Tensor | None, rows: float) -> Tensor:
     """Sum over those that count, over the number of all workers' rows."""
-    if part is None:
-        return torch.zeros(())
     return (part if valid is None else torch.where(valid, part, 0.0)).sum() / max(rows, 1.0)
 
 

@@ -30,8 +30,11 @@ class Rows:
     def __init__(self, shares: Shares, parts: int) -> None:
         self._shares, self._parts = shares, parts
 
-    def minibatches(self, size: int, generator: torch.Generator) -> list[Minibatch]:
-        """One pass over all rows, in some `size` of all workers at a time."""
+    def minibatches(self, size: int, generator: torch.Generator, device: torch.device) -> list[Minibatch]:
+        """One pass over all rows, in some `size` of all workers at a time, as numbers on `device`.
+
+        Their order comes from the host, whatever the device.
+        """
         steps, here, worlds, first = self._shares
         order = torch.randperm(steps * worlds * self._parts, generator=generator)
         found = []
@@ -40,5 +43,6 @@ class Rows:
             decision, part = chunk // self._parts, chunk % self._parts
             time, world = decision // worlds, decision % worlds - first
             mine = (world >= 0) & (world < here)
-            found.append(Minibatch(time[mine] * here + world[mine], part[mine], float(len(chunk))))
+            rows = time[mine] * here + world[mine]
+            found.append(Minibatch(rows.to(device), part[mine].to(device), float(len(chunk))))
         return found

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from policies.action_tokens import check_temperature, draw_tokens, token_entropy, token_log_prob
 from policies.chunk_policy import Observed
-from policies.rl.chunk_worlds import VECTOR
+from policies.networks.vlm import Words
+from policies.rl.chunk_worlds import MASK, TOKENS, VECTOR
 from policies.rl.experience import Trace, to_level
 from policies.rl.on_policy import Evaluated
 from policies.rl.practice_config import Level, Trunk
@@ -82,7 +83,8 @@ class TokenActor:
 
     def draw(self, rows: int, generator: torch.Generator) -> Trace:
         """The chance of a decision for so many rows; each entry (rows, ...)."""
-        return {"noise": torch.randn((rows, *self.policy.chunk_shape), generator=generator)}
+        shape = (rows, *self.policy.chunk_shape)
+        return {"noise": torch.randn(shape, generator=generator, device=generator.device)}
 
     def decide(self, seen: Any, generator: torch.Generator) -> Decision:
         """Draws a chunk for every row.
@@ -138,6 +140,7 @@ class TokenActor:
         observed = observed_of(seen)
         with torch.no_grad():
             noise_BHA = torch.randn((len(seen), *self.policy.chunk_shape), generator=generator)
+            noise_BHA = noise_BHA.to(self.policy.device)
             tokens_BHA = self.before.act(observed, noise_BHA, self.temperature).tokens_BHA
         return -self.policy.log_prob(observed, tokens_BHA, self.temperature).mean()
 
@@ -145,7 +148,8 @@ class TokenActor:
         """What values are read from; the first action token sees none of them."""
         tokens = None
         if policy.causal:
-            tokens = torch.zeros((len(observed.vector_BTO), *policy.chunk_shape), dtype=torch.long)
+            shape = (len(observed.vector_BTO), *policy.chunk_shape)
+            tokens = torch.zeros(shape, dtype=torch.long, device=policy.device)
         return policy.hidden(observed, tokens)
 
     def _value(self, observed: Observed, hidden_BHAW: Tensor) -> Tensor | None:
@@ -184,7 +188,10 @@ def observed_of(seen: Any) -> Observed:
     if isinstance(seen, Tensor):
         return Observed(seen)
     names = [str(name) for name in seen.keys()]  # noqa: SIM118 - iterating goes through the rows
-    sensors = {name: seen[name][:, None] for name in names if name not in (VECTOR, INSTRUCTION)}
+    sensors = {name: seen[name][:, None] for name in names if name not in (VECTOR, INSTRUCTION, TOKENS, MASK)}
+    if TOKENS in names:
+        # Worlds that stay on a device have read them before.
+        return Observed(seen[VECTOR], sensors, words=Words(seen[TOKENS], seen[MASK]))
     told = decode(seen[INSTRUCTION].numpy()) if INSTRUCTION in names else ()
     return Observed(seen[VECTOR], sensors, told)
 

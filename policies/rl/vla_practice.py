@@ -23,6 +23,7 @@ from policies.rl.flow_actor import FlowActor
 from policies.rl.on_policy import OnPolicyLearner
 from policies.rl.online_practice import OnlinePractice
 from policies.rl.practice_config import VlaPracticeConfig
+from policies.rl.resident_worlds import ResidentChunkWorlds
 from policies.rl.stale import Stale
 from policies.rl.token_actor import TokenActor
 from policies.token_vla import TokenVlaPolicy
@@ -51,7 +52,7 @@ class VlaPractice(OnlinePractice):
         self,
         config: VlaPracticeConfig,
         policy: TokenVlaPolicy | VlaPolicy,
-        worlds: ChunkWorlds | ChunkWorldsInParts,
+        worlds: ChunkWorlds | ChunkWorldsInParts | ResidentChunkWorlds,
         seed: int,
     ) -> None:
         torch.manual_seed(seed)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.beds.race import runs
+from tests.flows.practised import made_by
 
 pytestmark = pytest.mark.slow
 
@@ -39,29 +40,10 @@ class Practised:
 
 
 def practised(seed: int, updates: int, root: Path, overrides: tuple[str, ...] = ()) -> Practised:
-    from flows.compose import compose
-    from flows.pipeline import stages
-    from flows.stage import run_stage
-    from robots.types import no_progress
     from sim.comparison import read_result
     from sim.statistics import paired_difference
 
-    config = compose(
-        "pusht_best_of_n",
-        [
-            f"pretrain.training.steps={updates}",
-            f"pretrain.training.seed={seed}",
-            f"finetune.learning.seed={seed}",
-            "evaluate.videos=0",
-            *overrides,
-        ],
-    )
-    made = {}
-    wanted = ("ingest", "pretrain", "evaluate_pretrained", "finetune", "evaluate_teacher")
-    for stage in stages(config):
-        if stage.name in wanted:
-            inputs = {name: made[upstream.name] for name, upstream in stage.inputs.items()}
-            made[stage.name] = run_stage(stage, inputs, root / str(seed), no_progress, isolate=False).artifact
+    made = made_by("pusht_best_of_n", seed, root, (f"pretrain.training.steps={updates}", *overrides))
     before, after = (read_result(made[name].path) for name in ("evaluate_pretrained", "evaluate_teacher"))
     differences = {
         name: paired_difference(

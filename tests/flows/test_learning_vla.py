@@ -1,0 +1,62 @@
+"""Practice of policies that read, on the arm: four markers, the words for one of them, and imitation of two in five.
+
+The stages are those of `handoff run vla_ppo`, `vla_token_ppo` and `vla_grpo`, from the scripted demonstrations to the
+practised policy, training seeds 0 and 1, before against after on the protocol's 200 starts, on which nothing practised,
+and without the noise of practice:
+- imitation solves 25 to 55 %, practice 90 % or more: PPO of a flow, PPO of tokens, GRPO of a flow;
+- negative control: a flow that is always told the same words, in imitation, practice and evaluation, stays below half.
+
+Settings were chosen on seed 0 by success in practice, whose starts are others than those asked here; docs/results.md.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.beds.race import runs
+from tests.flows.practised import made_by
+
+pytestmark = pytest.mark.slow
+
+SEEDS = (0, 1)
+ARMS = {
+    "ppo": ("vla_ppo", ()),
+    "tokens": ("vla_token_ppo", ()),
+    "grpo": ("vla_grpo", ()),
+    "deaf": ("vla_ppo", ("pretrain.policy.instruction='reach the red marker'",)),
+}
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Success before and after practice."""
+
+    before: float
+    after: float
+
+
+def reached(seed: int, recipe: str, overrides: tuple[str, ...], root: Path) -> Reached:
+    made = made_by(recipe, seed, root, overrides)
+    solved = [made[name].manifest["metrics"]["success"] for name in ("evaluate_pretrained", "evaluate_teacher")]
+    return Reached(*(one["k"] / one["n"] for one in solved))
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Reached]]:
+    root = tmp_path_factory.mktemp("runs")
+    return runs(
+        {name: partial(reached, recipe=arm[0], overrides=arm[1], root=root / name) for name, arm in ARMS.items()}, SEEDS
+    )
+
+
+@pytest.mark.parametrize("arm", ["ppo", "tokens", "grpo"])
+def test_practice_brings_two_in_five_to_nine_in_ten(arms: dict[str, list[Reached]], arm: str) -> None:
+    for one in arms[arm]:
+        assert 0.25 <= one.before <= 0.55
+        assert one.after >= 0.9
+
+
+def test_who_hears_no_words_learns_no_more_than_to_guess(arms: dict[str, list[Reached]]) -> None:
+    assert all(one.after < 0.5 for one in arms["deaf"])

@@ -1,0 +1,21 @@
+"""A watch over what leaves a device."""
+
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+LEAVES = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::is_nonzero", "aten::item")
+"""Operators by which numbers, or sizes that depend on numbers, come to the host."""
+
+
+class Stays(TorchDispatchMode):
+    """Gathers what leaves the device: on a CPU the same operators are asked for as on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.name().split(".")[0] in LEAVES:
+            self.left.append(func.name())
+        return func(*args, **(kwargs or {}))
