@@ -14,6 +14,7 @@ from robots.types import Progress, no_progress
 
 if TYPE_CHECKING:
     from flows.stages.finetune import FinetunePolicyConfig
+    from policies.chunk_policy import ChunkPolicy
     from policies.placement.profile import Measured, Rate
     from policies.policy_config import PolicyConfig
     from sim.protocol import Protocol
@@ -65,15 +66,12 @@ def measured(
     practice: FinetunePolicyConfig, model: PolicyConfig, protocol: Protocol, seconds: float, progress: Progress
 ) -> Measured:
     """The pieces' times; see `profile`."""
-    from policies.config import PolicyCard
-    from policies.load import new_module
     from policies.placement.parts import ChunkWorldsInParts
     from policies.placement.profile import measure
     from policies.placement.worlds import PlacedWorlds
     from policies.rl.chunk_worlds import ChunkWorlds
     from policies.rl.practice_config import VlaPracticeConfig
     from policies.rl.vla_practice import VlaPractice, check_reads
-    from robots.spec import FieldSpec
     from sim.evaluate import practice_env
 
     learning, make, number = practice.learning, partial(practice_env, protocol), practice.worlds
@@ -81,16 +79,7 @@ def measured(
     assert isinstance(way, VlaPracticeConfig)
     envs = [make(number)]
     try:
-        spec = envs[0].observation_spec
-        card = PolicyCard(
-            task=protocol.task,
-            rate_hz=envs[0].rate_hz,
-            observation={field: spec[field] for field in model.observation_fields},
-            sensors={field: spec[field] for field in (*model.image_fields, *model.point_fields)},
-            action=FieldSpec(shape=(envs[0].action_spec.size,)),
-            model=model,
-        )
-        module = check_reads(new_module(model, card.shapes))
+        module = check_reads(untaught(model, protocol.task, envs[0]))
         asked = (module, model.n_action_steps, count(learning.first_seed), way.learning.discount, learning.reward)
         here = ChunkWorlds(envs[0], *asked)
         made = VlaPractice(way, module, here, learning.seed)
@@ -104,6 +93,24 @@ def measured(
     finally:
         for env in envs:
             env.close()
+
+
+def untaught(model: PolicyConfig, task: str, env: Any) -> ChunkPolicy:
+    """A policy with random weights, for what these worlds observe."""
+    from policies.config import PolicyCard
+    from policies.load import new_module
+    from robots.spec import FieldSpec
+
+    spec = env.observation_spec
+    card = PolicyCard(
+        task=task,
+        rate_hz=env.rate_hz,
+        observation={field: spec[field] for field in model.observation_fields},
+        sensors={field: spec[field] for field in (*model.image_fields, *model.point_fields)},
+        action=FieldSpec(shape=(env.action_spec.size,)),
+        model=model,
+    )
+    return new_module(model, card.shapes)
 
 
 def recommended(rates: dict[Any, Rate]) -> str:

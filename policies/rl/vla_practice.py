@@ -70,6 +70,8 @@ class VlaPractice(OnlinePractice):
             self.actor = TokenActor(policy, *told, config.temperature, **more)
         else:
             self.actor = FlowActor(policy, config.flow, *told, **more)
+        for module in self._beside().values():
+            module.to(policy.device)
         self._acting = Stale(self.actor, config.staleness) if config.staleness else None
         self._collector = collector_of(worlds, self.actor if self._acting is None else self._acting.actor, seed)
         self._learner = OnPolicyLearner(learning, self.actor, self.actor.head, seed)

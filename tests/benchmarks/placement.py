@@ -114,7 +114,7 @@ def balanced(policy: VlaPolicy, worlds: ChunkWorlds) -> int:
 @contextmanager
 def loops(worlds: int) -> Iterator[tuple[VlaPolicy, list[Any]]]:
     """The policy, and its worlds in the three placements, twice: the profile measures in others than the rollouts."""
-    protocol = compose("vla_ppo").protocol
+    protocol = compose("pick_vla_ppo").protocol
     make = partial(practice_env, protocol)
     envs: list[Any] = []
     try:
