@@ -31,10 +31,10 @@ class Observed(NamedTuple):
     """Per camera (B, T, height, width, 3) uint8 RGB, per point cloud (B, T, points, entries) [m]; as recorded."""
     instructions: tuple[str, ...] = ()
     """B sentences; empty where there are none."""
-    words: Words | None = None
-    """The sentences as the policy's own backbone reads them, where that has been done before."""
     goal_BO: Tensor | None = None
     """Observation vector of the state to be reached, where the policy is told one apart from its observation."""
+    words: Words | None = None
+    """The sentences as the policy's own backbone reads them, where that has been done before."""
 
 
 class Batch(NamedTuple):
