@@ -25,6 +25,7 @@ from sim.rollout import Episode, rollout
 
 if TYPE_CHECKING:
     from sim.make import WorldConfig
+    from sim.maniskill_resident import ResidentManiSkill
     from sim.resident import ResidentWorlds
 
 BOOTSTRAP_SEED = 0
@@ -102,10 +103,10 @@ def practice_env(protocol: Protocol, num_envs: int) -> VecEnv:
 
 def stays_on_device(protocol: Protocol) -> bool:
     """Whether its worlds are to be met on their device, by `resident_env`."""
-    return protocol.engine == "warp" and bool(protocol.options.get("resident", False))
+    return protocol.engine in ("warp", "maniskill") and bool(protocol.options.get("resident", False))
 
 
-def resident_env(protocol: Protocol, num_envs: int) -> ResidentWorlds:
+def resident_env(protocol: Protocol, num_envs: int) -> ResidentWorlds | ResidentManiSkill:
     """The protocol's worlds for practice, on their device; see `sim.resident`.
 
     Raises:

@@ -19,6 +19,7 @@ from sim.tasks.task import Task, at_rate
 from sim.worlds import Worlds, WorldsConfig
 
 if TYPE_CHECKING:
+    from sim.maniskill_resident import ResidentManiSkill
     from sim.resident import ResidentWorlds
 
 TASKS = (
@@ -57,7 +58,7 @@ class WorldConfig:
     device: Literal["cpu", "cuda"] = "cpu"
     """Where physics runs (warp)."""
     resident: bool = False
-    """Worlds stay on that device and are met there by tensors (warp; for practice alone, see `sim.resident`)."""
+    """Worlds stay on their device, for practice, which meets them there (warp, maniskill; see `sim.resident`)."""
     threads: int = 1
     """Physics threads of one process (mujoco)."""
     gym: GymConfig = field(default_factory=GymConfig)
@@ -141,7 +142,7 @@ def make_worlds(config: WorldConfig, num_envs: int) -> VecEnv:
     return _make_here(config, num_envs)
 
 
-def make_resident(config: WorldConfig, num_envs: int) -> ResidentWorlds:
+def make_resident(config: WorldConfig, num_envs: int) -> ResidentWorlds | ResidentManiSkill:
     """N worlds that stay on their device.
 
     Raises:
@@ -151,11 +152,16 @@ def make_resident(config: WorldConfig, num_envs: int) -> ResidentWorlds:
     from sim.warp import WarpConfig
 
     _refuse_ignored(config)
-    if config.engine != "warp" or config.cameras is not None or config.workers != 1 or config.on_end != "freeze":
+    known = config.engine in ("warp", "maniskill")
+    if not known or config.cameras is not None or config.workers != 1 or config.on_end != "freeze":
         raise HandoffError(
             f"worlds: resident: true with engine {config.engine}, {config.workers} workers, on_end {config.on_end} and "
-            f"cameras {config.cameras}, expected the engine warp, 1, freeze and none."
+            f"cameras {config.cameras}, expected the engine warp or maniskill, 1, freeze and none."
         )
+    if config.engine == "maniskill":
+        from sim.maniskill_resident import ResidentManiSkill
+
+        return ResidentManiSkill(config.task, num_envs, config.maniskill, config.max_steps)
     options = WarpConfig(
         actions=config.actions, reward=config.reward, randomized=config.randomized, device=config.device
     )
@@ -170,6 +176,8 @@ def _refuse_ignored(config: WorldConfig) -> None:
         case "warp":
             # Pictures are asked for in words of its own below.
             read = {"actions", "rate_hz", "reward", "randomized", "cameras", "device", "resident"}
+        case "maniskill":
+            read = {"maniskill", "resident"}
         case _:
             read = {config.engine}
     default = WorldConfig()

@@ -53,9 +53,9 @@ class ResidentWorlds:
     Args:
         task: what is simulated.
         num_envs: N.
-        config: how; neither randomised nor sparse in what it leaves out.
+        config: how; not randomised.
         max_steps: time limit [control periods]; None takes the task's own.
-        starts: P, at least N.
+        starts: P, at least N; None waits with four for every world.
 
     Raises:
         HandoffError: see the module and `WarpPhysics`; fewer starts than worlds.

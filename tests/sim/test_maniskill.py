@@ -393,8 +393,11 @@ class Batch:
         return {"extra": {"ball_pos": self.state[:, :3]}}
 
     def reset(self, seed, options):
+        import torch
+
         rows = options["env_idx"]
-        self.state[rows], self.elapsed_steps[rows] = float(seed[int(rows)]), 0
+        self.state[rows, 0] = torch.tensor([float(seed[row]) for row in rows.tolist()]) + torch.arange(len(rows)) / 10.0
+        self.state[rows, 1:], self.elapsed_steps[rows] = 0.0, 0
         return self.get_obs(), self.get_info()
 
     def step(self, action):

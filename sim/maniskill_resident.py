@@ -1,0 +1,159 @@
+"""ManiSkill's batch of worlds on a GPU, met there: observations, actions and rewards stay tensors of its device.
+
+As `sim.resident`, with ManiSkill's own physics, terms and starts. What comes to the host is which worlds have ended,
+once per decision: ManiSkill begins worlds anew by their numbers, and draws those it begins together from the seed of
+the first. It has run on a stand-in only, not on a GPU.
+
+Shape suffixes: N worlds, H actions of a chunk, A action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robots.errors import HandoffError
+from sim.maniskill import NO_LIMIT
+from sim.maniskill_task import (
+    ManiSkillConfig,
+    action_spec,
+    environment_arguments,
+    field_specs,
+    find_task,
+    make_environment,
+    observed,
+)
+from sim.resident import Led
+
+
+class ResidentManiSkill:
+    """N worlds of one ManiSkill task in one batch.
+
+    Args:
+        task: registered id, such as `PickCube-v1`.
+        num_envs: N.
+        config: how; on physx_cuda.
+        max_steps: time limit [control periods]; None takes the task's own.
+
+    Raises:
+        HandoffError: see `sim.maniskill.ManiSkillEngine`; another backend, pictures, or several robots.
+    """
+
+    def __init__(self, task: str, num_envs: int, config: ManiSkillConfig, max_steps: int | None = None) -> None:
+        self.num_envs, self.name = num_envs, f"resident maniskill {task}"
+        if config.sim_backend != "physx_cuda":
+            raise HandoffError(f"{self.name}: sim_backend '{config.sim_backend}', expected 'physx_cuda'.")
+        make, limit = find_task(self.name, task)
+        self._env = make_environment(self.name, make, environment_arguments(config, num_envs))
+        self.device = torch.device(self._env.device)
+        self.observation_spec = field_specs(self.name, self._env.get_obs(), num_envs)
+        self.action_spec, parts = action_spec(self.name, self._env)
+        if parts or any(name.startswith("image_") for name in self.observation_spec):
+            raise HandoffError(f"{self.name}: pictures or several robots, expected a state and one.")
+        self.rate_hz = float(self._env.control_freq)
+        self.max_steps = (limit or NO_LIMIT) if max_steps is None else max_steps
+        self._seeds: list[int] = []
+        self._steps = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
+        self._ended = torch.ones(num_envs, dtype=torch.bool, device=self.device)
+        self._broken = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
+        self._shown: dict[str, Tensor] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Seeds of starts that are to wait."""
+        return 4 * self.num_envs
+
+    def refill(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
+        """Takes seeds of the next starts; what these show is known when they begin."""
+        self._seeds += list(seeds)
+        return {}
+
+    def taken(self) -> int:
+        """Seeds used of those that are to wait."""
+        return max(0, self.waiting - len(self._seeds))
+
+    def begin(self, size: int = 1) -> None:
+        """Begins in all worlds.
+
+        Raises:
+            HandoffError: several from one start, of which ManiSkill's batch knows nothing.
+        """
+        if size != 1:
+            raise HandoffError(f"{self.name}: groups of {size} from one start, which ManiSkill's batch does not have.")
+        self._begin(list(range(self.num_envs)), self._take(self.num_envs)[0])
+
+    def begin_again(self, over_N: Tensor) -> None:
+        """Begins anew where `over_N`, from the next seeds in the order of the worlds."""
+        rows = torch.nonzero(over_N)[:, 0].tolist()
+        if rows:
+            self._begin(rows, self._take(len(rows))[0])
+
+    def observation(self) -> dict[str, Tensor]:
+        """(N, ...) what the worlds show; of those that have ended, at their end."""
+        return dict(self._shown)
+
+    def step(self, action_NHA: Tensor) -> Led:
+        """Executes a chunk in every world; see `ResidentWorlds.step`. The batch steps ended worlds too, unseen."""
+        begun_N = ~self._ended
+        rewards, executed_N = [], torch.zeros_like(self._steps)
+        success_N, truncated_N = torch.zeros_like(begun_N), torch.zeros_like(begun_N)
+        for action_NA in action_NHA.float().unbind(dim=1):
+            running_N = ~self._ended
+            shown, reward_N, _, _, info = self._env.step(torch.where(running_N[:, None], action_NA, 0.0))
+            reward_N, never_N = reward_N.double(), torch.zeros_like(running_N)
+            solved_N = info.get("success", never_N).bool()
+            failed_N = info.get("fail", never_N).bool()
+            self._show(shown, running_N)
+            self._broken |= running_N & ~(torch.isfinite(reward_N) & torch.isfinite(action_NA).all(dim=1))
+            rewards.append(torch.where(running_N, reward_N, 0.0))
+            executed_N, self._steps = executed_N + running_N, self._steps + running_N
+            late_N = running_N & ~(solved_N | failed_N) & (self._steps >= self.max_steps)
+            success_N, truncated_N = success_N | (running_N & solved_N), truncated_N | late_N
+            self._ended = self._ended | (running_N & (solved_N | failed_N)) | late_N
+        over_N = begun_N & self._ended
+        found = (torch.stack(rewards, dim=1), executed_N, over_N & ~truncated_N, truncated_N, success_N)
+        return Led(self.observation(), *found)
+
+    def check(self) -> None:
+        """See `ResidentWorlds.check`.
+
+        Raises:
+            HandoffError: numbers that are not finite.
+        """
+        broken = torch.nonzero(self._broken)[:, 0].tolist()
+        self._broken.zero_()
+        if broken:
+            raise HandoffError(f"{self.name}: worlds {broken[:8]} had actions or rewards that are not finite.")
+
+    def close(self) -> None:
+        """Frees ManiSkill's scene."""
+        self._env.close()
+
+    def _take(self, count: int) -> list[int]:
+        if count > len(self._seeds):
+            raise HandoffError(
+                f"{self.name}: {count} worlds begin and {len(self._seeds)} seeds wait. More than four episodes of each "
+                "world ended in one rollout: make it shorter."
+            )
+        taken, self._seeds = self._seeds[:count], self._seeds[count:]
+        return taken
+
+    def _begin(self, rows: list[int], seed: int) -> None:
+        over_N = torch.zeros_like(self._ended)
+        index = torch.tensor(rows, device=self.device)
+        over_N[index] = True
+        # All that is reset together is drawn from the first world's seed.
+        shown, _ = self._env.reset(seed=[seed] * self.num_envs, options={"env_idx": index})
+        self._steps[index], self._ended[index] = 0, False
+        self._show(shown, over_N)
+
+    def _show(self, shown: Any, rows_N: Tensor) -> None:
+        """Keeps what `rows_N` show; the others stay as they were."""
+        for field, fresh in observed(shown):
+            mask = rows_N.reshape(-1, *[1] * (fresh.dim() - 1))
+            before = self._shown.get(field, fresh)
+            self._shown[field] = torch.where(mask, fresh.float(), before.float())
