@@ -156,4 +156,4 @@ class ResidentManiSkill:
         for field, fresh in observed(shown):
             mask = rows_N.reshape(-1, *[1] * (fresh.dim() - 1))
             seen = fresh.float()
-            self._shown[field] = torch.where(mask, seen, self._shown[field] if field in self._shown else seen)
+            self._shown[field] = torch.where(mask, seen, self._shown.get(field, seen))
