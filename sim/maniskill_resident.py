@@ -155,5 +155,5 @@ class ResidentManiSkill:
         """Keeps what `rows_N` show; the others stay as they were."""
         for field, fresh in observed(shown):
             mask = rows_N.reshape(-1, *[1] * (fresh.dim() - 1))
-            seen = fresh.float()
+            seen: Tensor = fresh.float()
             self._shown[field] = torch.where(mask, seen, self._shown.get(field, seen))
