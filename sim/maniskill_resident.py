@@ -27,10 +27,10 @@ from sim.maniskill_task import (
     make_environment,
     observed,
 )
-from sim.resident import Led
+from sim.resident import ResidentEpisodes
 
 
-class ResidentManiSkill:
+class ResidentManiSkill(ResidentEpisodes):
     """N worlds of one ManiSkill task in one batch.
 
     Args:
@@ -44,22 +44,18 @@ class ResidentManiSkill:
     """
 
     def __init__(self, task: str, num_envs: int, config: ManiSkillConfig, max_steps: int | None = None) -> None:
-        self.num_envs, self.name = num_envs, f"resident maniskill {task}"
+        self.name = f"resident maniskill {task}"
         if config.sim_backend != "physx_cuda":
             raise HandoffError(f"{self.name}: sim_backend '{config.sim_backend}', expected 'physx_cuda'.")
         make, limit = find_task(self.name, task)
         self._env = make_environment(self.name, make, environment_arguments(config, num_envs))
-        self.device = torch.device(self._env.device)
+        super().__init__(num_envs, max_steps or limit or NO_LIMIT, torch.device(self._env.device))
         self.observation_spec = field_specs(self.name, self._env.get_obs(), num_envs)
         self.action_spec, parts = action_spec(self.name, self._env)
         if parts or any(name.startswith("image_") for name in self.observation_spec):
             raise HandoffError(f"{self.name}: pictures or several robots, expected a state and one.")
         self.rate_hz = float(self._env.control_freq)
-        self.max_steps = (limit or NO_LIMIT) if max_steps is None else max_steps
         self._seeds: list[int] = []
-        self._steps = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
-        self._ended = torch.ones(num_envs, dtype=torch.bool, device=self.device)
-        self._broken = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         self._shown: dict[str, Tensor] = {}
 
     @property
@@ -93,30 +89,8 @@ class ResidentManiSkill:
             self._begin(rows, self._take(len(rows))[0])
 
     def observation(self) -> dict[str, Tensor]:
-        """(N, ...) what the worlds show; of those that have ended, at their end."""
+        """See `ResidentEpisodes.observation`."""
         return dict(self._shown)
-
-    def step(self, action_NHA: Tensor) -> Led:
-        """Executes a chunk in every world; see `ResidentWorlds.step`. The batch steps ended worlds too, unseen."""
-        begun_N = ~self._ended
-        rewards, executed_N = [], torch.zeros_like(self._steps)
-        success_N, truncated_N = torch.zeros_like(begun_N), torch.zeros_like(begun_N)
-        for action_NA in action_NHA.float().unbind(dim=1):
-            running_N = ~self._ended
-            shown, reward_N, _, _, info = self._env.step(torch.where(running_N[:, None], action_NA, 0.0))
-            reward_N, never_N = reward_N.double(), torch.zeros_like(running_N)
-            solved_N = info.get("success", never_N).bool()
-            failed_N = info.get("fail", never_N).bool()
-            self._show(shown, running_N)
-            self._broken |= running_N & ~(torch.isfinite(reward_N) & torch.isfinite(action_NA).all(dim=1))
-            rewards.append(torch.where(running_N, reward_N, 0.0))
-            executed_N, self._steps = executed_N + running_N, self._steps + running_N
-            late_N = running_N & ~(solved_N | failed_N) & (self._steps >= self.max_steps)
-            success_N, truncated_N = success_N | (running_N & solved_N), truncated_N | late_N
-            self._ended = self._ended | (running_N & (solved_N | failed_N)) | late_N
-        over_N = begun_N & self._ended
-        found = (torch.stack(rewards, dim=1), executed_N, over_N & ~truncated_N, truncated_N, success_N)
-        return Led(self.observation(), *found)
 
     def check(self) -> None:
         """See `ResidentWorlds.check`.
@@ -124,14 +98,21 @@ class ResidentManiSkill:
         Raises:
             HandoffError: numbers that are not finite.
         """
-        broken = torch.nonzero(self._broken)[:, 0].tolist()
-        self._broken.zero_()
+        broken = self._broke()
         if broken:
             raise HandoffError(f"{self.name}: worlds {broken[:8]} had actions or rewards that are not finite.")
 
     def close(self) -> None:
         """Frees ManiSkill's scene."""
         self._env.close()
+
+    def _advance(self, action_NA: Tensor, running_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `ResidentEpisodes._advance`; the batch steps ended worlds too, unseen."""
+        asked_NA = torch.where(running_N[:, None], action_NA.float(), 0.0)
+        shown, reward_N, _, _, info = self._env.step(asked_NA)
+        self._show(shown, running_N)
+        never_N = torch.zeros_like(running_N)
+        return reward_N.double(), info.get("success", never_N).bool(), info.get("fail", never_N).bool()
 
     def _take(self, count: int) -> list[int]:
         if count > len(self._seeds):

@@ -13,6 +13,7 @@ Shape suffixes: N worlds, H actions of a chunk, A action, P starts that wait.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -47,7 +48,59 @@ class Led(NamedTuple):
     success_N: Tensor
 
 
-class ResidentWorlds:
+class ResidentEpisodes(ABC):
+    """Episodes of N worlds on a device: chunks, time limits, and worlds that stay as they are when they have ended.
+
+    Args:
+        num_envs: N.
+        max_steps: time limit [control periods].
+        device: where.
+    """
+
+    def __init__(self, num_envs: int, max_steps: int, device: torch.device) -> None:
+        self.num_envs, self.max_steps, self.device = num_envs, max_steps, device
+        self._steps = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._ended = torch.ones(num_envs, dtype=torch.bool, device=device)
+        self._broken = torch.zeros(num_envs, dtype=torch.bool, device=device)
+
+    @abstractmethod
+    def observation(self) -> dict[str, Tensor]:
+        """(N, ...) what the worlds show; of those that have ended, at their end."""
+
+    @abstractmethod
+    def _advance(self, action_NA: Tensor, running_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One control period of the worlds that run: rewards (N,) float64, and bool whether solved, and failed."""
+
+    def step(self, action_NHA: Tensor) -> Led:
+        """Executes a chunk in every world; a world that ends leaves the rest of it and stays as it is.
+
+        Args:
+            action_NHA: of the worlds' `action_spec`.
+        """
+        begun_N = ~self._ended
+        rewards, executed_N = [], torch.zeros_like(self._steps)
+        success_N, truncated_N = torch.zeros_like(begun_N), torch.zeros_like(begun_N)
+        for action_NA in action_NHA.unbind(dim=1):
+            running_N = ~self._ended
+            reward_N, solved_N, failed_N = self._advance(action_NA, running_N)
+            self._broken |= running_N & ~(torch.isfinite(reward_N) & torch.isfinite(action_NA).all(dim=1))
+            rewards.append(torch.where(running_N, reward_N, 0.0))
+            executed_N, self._steps = executed_N + running_N, self._steps + running_N
+            late_N = running_N & ~(solved_N | failed_N) & (self._steps >= self.max_steps)
+            success_N, truncated_N = success_N | (running_N & solved_N), truncated_N | late_N
+            self._ended = self._ended | (running_N & (solved_N | failed_N)) | late_N
+        over_N = begun_N & self._ended
+        found = (torch.stack(rewards, dim=1), executed_N, over_N & ~truncated_N, truncated_N, success_N)
+        return Led(self.observation(), *found)
+
+    def _broke(self) -> list[int]:
+        """Worlds with numbers that were not finite since the last time; they come to the host."""
+        broken = torch.nonzero(self._broken)[:, 0].tolist()
+        self._broken.zero_()
+        return broken
+
+
+class ResidentWorlds(ResidentEpisodes):
     """N worlds of one task.
 
     Args:
@@ -74,10 +127,9 @@ class ResidentWorlds:
             raise HandoffError(f"{name}: {waiting} starts for {num_envs} worlds, expected one for each at least.")
         model = build_model(task, actions)
         self._host = _Starts(name, task, waiting, model, actions, config.reward)
-        self.num_envs, self.task, self.rate_hz = num_envs, task, task.rate_hz
-        self.max_steps = task.max_steps if max_steps is None else max_steps
+        super().__init__(num_envs, task.max_steps if max_steps is None else max_steps, torch.device(config.device))
+        self.task, self.rate_hz = task, task.rate_hz
         self.observation_spec, self.action_spec = self._host.observation_spec, self._host.action_spec
-        self.device = torch.device(config.device)
         room, steps = Room(config.contacts, config.constraints), self._host.substeps
         self._physics = WarpPhysics(name, model, num_envs, steps, config.device, room)
         self._shared = self._physics.shared()
@@ -90,9 +142,6 @@ class ResidentWorlds:
         self._pool: dict[str, Tensor] = {}
         self._now: dict[str, Tensor] = {}
         self._next = torch.zeros((), dtype=torch.int64, device=self.device)
-        self._steps = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
-        self._ended = torch.ones(num_envs, dtype=torch.bool, device=self.device)
-        self._broken = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         self._shown: tuple[dict[str, Tensor], Tensor, Tensor, Tensor] | None = None
 
     @property
@@ -138,31 +187,8 @@ class ResidentWorlds:
         self._take(over_N, over_N.long().cumsum(0) - 1)
 
     def observation(self) -> dict[str, Tensor]:
-        """(N, ...) what the worlds show."""
+        """See `ResidentEpisodes.observation`."""
         return self._present()[0]
-
-    def step(self, action_NHA: Tensor) -> Led:
-        """Executes a chunk in every world; a world that ends leaves the rest of it and stays as it is.
-
-        Args:
-            action_NHA: of `action_spec`.
-        """
-        begun_N = ~self._ended
-        rewards, executed_N = [], torch.zeros_like(self._steps)
-        success_N, truncated_N = torch.zeros_like(begun_N), torch.zeros_like(begun_N)
-        for action_NA in action_NHA.double().unbind(dim=1):
-            running_N = ~self._ended
-            self._advance(action_NA, running_N)
-            _, reward_N, solved_N, failed_N = self._present()
-            self._broken |= running_N & ~(torch.isfinite(reward_N) & torch.isfinite(action_NA).all(dim=1))
-            rewards.append(torch.where(running_N, reward_N, 0.0))
-            executed_N, self._steps = executed_N + running_N, self._steps + running_N
-            late_N = running_N & ~(solved_N | failed_N) & (self._steps >= self.max_steps)
-            success_N, truncated_N = success_N | (running_N & solved_N), truncated_N | late_N
-            self._ended = self._ended | (running_N & (solved_N | failed_N)) | late_N
-        over_N = begun_N & self._ended
-        found = (torch.stack(rewards, dim=1), executed_N, over_N & ~truncated_N, truncated_N, success_N)
-        return Led(self.observation(), *found)
 
     def check(self) -> None:
         """Looks at what went wrong since the last time; a few numbers come to the host.
@@ -171,9 +197,8 @@ class ResidentWorlds:
             HandoffError: numbers that are not finite, or more contacts or constraints than there is room for.
         """
         self._physics.check(self._shared.overflow.cpu().numpy())
-        broken = torch.nonzero(self._broken)[:, 0].tolist()
         self._shared.overflow.zero_()
-        self._broken.zero_()
+        broken = self._broke()
         if broken:
             raise HandoffError(
                 f"{self._host.name}: worlds {broken[:8]} had actions, rewards or speeds that are not finite or beyond "
@@ -198,10 +223,10 @@ class ResidentWorlds:
         self._ended = self._ended & ~over_N
         self._shown = None
 
-    def _advance(self, action_NA: Tensor, running_N: Tensor) -> None:
-        """One control period of the worlds that run; the others stay as they are."""
+    def _advance(self, action_NA: Tensor, running_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `ResidentEpisodes._advance`."""
         shared, now, running = self._shared, self._now, running_N[:, None]
-        target, ctrl = self._command(*self._state(), action_NA)
+        target, ctrl = self._command(*self._state(), action_NA.double())
         kept = shared.qpos.clone(), shared.qvel.clone()
         shared.control.copy_(now["ctrl"] + self._share * (ctrl - now["ctrl"]))
         self._physics.period()
@@ -210,6 +235,7 @@ class ResidentWorlds:
         now["target"] = torch.where(running, target, now["target"])
         now["ctrl"] = torch.where(running, ctrl, now["ctrl"])
         self._shown = None
+        return self._present()[1:]
 
     def _present(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
         shown = self._shown

@@ -4,7 +4,8 @@ The stages are those of `handoff run vla_ppo`, `vla_token_ppo` and `vla_grpo`, f
 practised policy, training seeds 0 and 1, before against after on the protocol's 200 starts, on which nothing practised,
 and without the noise of practice:
 - imitation solves 25 to 55 %, practice 90 % or more: PPO of a flow, PPO of tokens, GRPO of a flow;
-- negative control: a flow that is always told the same words, in imitation, practice and evaluation, stays below half.
+- negative control: a flow that is told the same words throughout its practice solves, there, what guessing among four
+  markers solves, less than .4 to the end.
 
 Settings were chosen on seed 0 by success in practice, whose starts are others than those asked here; docs/results.md.
 """
@@ -31,16 +32,18 @@ ARMS = {
 
 @dataclass(frozen=True)
 class Reached:
-    """Success before and after practice."""
+    """Success before and after practice, and on the last episodes of it."""
 
     before: float
     after: float
+    practice: float
 
 
 def reached(seed: int, recipe: str, overrides: tuple[str, ...], root: Path) -> Reached:
     made = made_by(recipe, seed, root, overrides)
     solved = [made[name].manifest["metrics"]["success"] for name in ("evaluate_pretrained", "evaluate_teacher")]
-    return Reached(*(one["k"] / one["n"] for one in solved))
+    practice = made["finetune"].manifest["metrics"]["success"]
+    return Reached(*(one["k"] / one["n"] for one in solved), practice)
 
 
 @pytest.fixture(scope="module")
@@ -58,5 +61,5 @@ def test_practice_brings_two_in_five_to_nine_in_ten(arms: dict[str, list[Reached
         assert one.after >= 0.9
 
 
-def test_who_hears_no_words_learns_no_more_than_to_guess(arms: dict[str, list[Reached]]) -> None:
-    assert all(one.after < 0.5 for one in arms["deaf"])
+def test_who_hears_no_words_in_practice_solves_no_more_than_by_guessing(arms: dict[str, list[Reached]]) -> None:
+    assert all(one.practice < 0.4 for one in arms["deaf"])
