@@ -41,9 +41,9 @@ class Reached:
 
 def reached(seed: int, recipe: str, overrides: tuple[str, ...], root: Path) -> Reached:
     made = made_by(recipe, seed, root, overrides)
-    solved = [made[name].manifest["metrics"]["success"] for name in ("evaluate_pretrained", "evaluate_teacher")]
+    before, after = (made[name].manifest["metrics"]["success"] for name in ("evaluate_pretrained", "evaluate_teacher"))
     practice = made["finetune"].manifest["metrics"]["success"]
-    return Reached(*(one["k"] / one["n"] for one in solved), practice)
+    return Reached(before["k"] / before["n"], after["k"] / after["n"], practice)
 
 
 @pytest.fixture(scope="module")
