@@ -17,10 +17,10 @@ from robots.actions import CartesianDelta
 from robots.fr3 import Q_HOME
 from robots.spec import FieldSpec
 from robots.text import encode, text_field
-from sim.randomize import Range
 from sim.scene import arm_scene
 from sim.tasks.pick_by_name import COLOURS, NAMES
 from sim.tasks.reach import GOAL_HIGH, GOAL_LOW, STILL, TOLERANCE
+from sim.tasks.reach import TASK as REACH
 from sim.tasks.task import OPEN, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
 from sim.view import View
 
@@ -133,10 +133,5 @@ TASK = Task(
     actions=CartesianDelta(axes=("x", "y", "z")),
     use_gripper=False,
     max_steps=60,
-    ranges=(
-        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
-        Range(what="delay", low=0.0, high=0.03),
-        Range(what="camera", names=("front",), low=-0.03, high=0.03),
-        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
-    ),
+    ranges=REACH.ranges,
 )
