@@ -20,3 +20,14 @@ def _own_priority() -> Iterator[None]:
     yield
     if _OWN is not None and os.sched_getscheduler(0) != _OWN[0]:
         os.sched_setscheduler(0, *_OWN)
+
+
+@pytest.fixture(scope="module")
+def unoptimised_kernels() -> Iterator[None]:
+    """mujoco-warp's kernels are compiled at their first use; without optimisation, to save time."""
+    import warp  # pyright: ignore[reportMissingImports]
+
+    before = warp.config.optimization_level
+    warp.config.optimization_level = 0
+    yield
+    warp.config.optimization_level = before

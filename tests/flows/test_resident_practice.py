@@ -1,7 +1,6 @@
 """Practice in worlds that stay on the device of their policy, here a CPU: the stage, and what leaves the device."""
 
 import os
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ if not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
     pytest.importorskip("mujoco_warp", reason="the extra [warp] is not installed")
 import warp
 
+pytestmark = pytest.mark.usefixtures("unoptimised_kernels")
+
 WORLDS = 4
 RESIDENT = "name: reach_by_name, engine: warp, task: reach_by_name, packages: [handoff], max_steps: 8"
 TINY = [
@@ -34,14 +35,6 @@ TINY = [
     "finetune.learning.practice.learning.critic_warm_up=0",
     f"+finetune.protocol={{{RESIDENT}, options: {{resident: true}}}}",
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unoptimised() -> Iterator[None]:
-    before = warp.config.optimization_level
-    warp.config.optimization_level = 0
-    yield
-    warp.config.optimization_level = before
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Worlds that stay on a device, here a CPU: against worlds that pass through the host, and by what leaves it."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,15 +21,9 @@ import warp
 
 from sim.resident import ResidentWorlds
 
+pytestmark = pytest.mark.usefixtures("unoptimised_kernels")
+
 N, LIMIT = 3, 12
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unoptimised() -> Iterator[None]:
-    before = warp.config.optimization_level
-    warp.config.optimization_level = 0
-    yield
-    warp.config.optimization_level = before
 
 
 @pytest.fixture(scope="module", params=[reach_by_name.TASK, pick_by_name.TASK], ids=lambda task: task.name)

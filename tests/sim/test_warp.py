@@ -1,7 +1,6 @@
 """mujoco-warp against MuJoCo on the CPU. Its kernels are compiled at first use; without optimisation, to save time."""
 
 import os
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -18,17 +17,11 @@ if not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
     pytest.importorskip("mujoco_warp", reason="the extra [warp] is not installed")
 import warp
 
+pytestmark = pytest.mark.usefixtures("unoptimised_kernels")
+
 N = 3
 EVERYONE = np.ones(N, dtype=bool)
 ROWS = np.arange(N)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unoptimised() -> Iterator[None]:
-    before = warp.config.optimization_level
-    warp.config.optimization_level = 0
-    yield
-    warp.config.optimization_level = before
 
 
 @pytest.fixture(scope="module")
