@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from policies.rl.resident_worlds import StaysOnDevice
 
 STATE, CURVE, PICTURE = "practice.pt", "practice.jsonl", "practice.png"
-RECENT = 100
-"""Episodes over which success in practice is told."""
 
 
 class Practice(Protocol):
@@ -117,7 +115,7 @@ def finetune(
         demos: folder of the demonstrations' `store.zarr`, for a practice that learns from them, too.
 
     Returns:
-        Metrics: rollouts, steps (actions executed), episodes, success and return (of the last practice), cpu_seconds.
+        Metrics: rollouts, steps (actions executed), episodes, success and return (of the last rollout), cpu_seconds.
 
     Raises:
         HandoffError: a policy that cannot practise, worlds of other fields, or a run that is dead: no gradient, ratios
@@ -184,13 +182,13 @@ class _Run:
 
     def rollout(self, progress: Progress) -> None:
         """One rollout, what is learned from it, one line of the curve."""
-        began = time.process_time()
+        began, ended = time.process_time(), len(self.practice.tally.solved)
         figures = self.practice.rollout(self.config.decisions)
         self.done += 1
         self.steps += self.worlds.executed
         self.worlds.executed = 0
         self.cpu_seconds += time.process_time() - began
-        entry = self._entry(figures)
+        entry = self._entry(figures, ended)
         self.entries.append(entry)
         if self.done % self.config.save_every == 0:
             self._save()
@@ -226,17 +224,17 @@ class _Run:
         lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)
         write_atomically(self.out / CURVE, lines.encode())
 
-    def _entry(self, figures: dict[str, float]) -> dict[str, float]:
+    def _entry(self, figures: dict[str, float], ended: int) -> dict[str, float]:
         tally = self.practice.tally
-        solved, returns, largest = tally.solved[-RECENT:], tally.returns[-RECENT:], tally.largest[-RECENT:]
+        recent = tally.recent(ended)
         return {
             "rollout": self.done,
             "steps": self.steps,
             "cpu_seconds": round(self.cpu_seconds, 1),
             "episodes": self.episodes_before + len(tally.solved),
-            "success": sum(solved) / max(1, len(solved)),
-            "return": sum(returns) / max(1, len(returns)),
-            "largest": sum(largest) / max(1, len(largest)),
+            "success": recent.success,
+            "return": recent.returned,
+            "largest": recent.largest,
             **figures,
         }
 
@@ -337,7 +335,7 @@ def _draw(entries: list[dict[str, float]], path: Path) -> None:
     figure = Figure(figsize=(9.0, 3.0), layout="constrained")
     for axes, name in zip(figure.subplots(1, 3), labels, strict=True):
         axes.plot([entry["steps"] for entry in entries], [entry[name] for entry in entries], linewidth=1)
-        axes.set(xlabel="steps of practice", ylabel=f"{labels[name]}, last {RECENT} episodes")
+        axes.set(xlabel="steps of practice", ylabel=f"{labels[name]}, episodes of a rollout")
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from policies.teaching import Teachers
 
 STATE, CURVE, PICTURE = "teaching.pt", "teaching.jsonl", "teaching.png"
-RECENT = 100
-"""Episodes over which success is told."""
 
 
 @config
@@ -196,7 +194,7 @@ class _Run:
         self.worlds.executed = 0
         self._episodes += len(self._tally.solved) - ended
         self._cpu_seconds += time.process_time() - began
-        entry = self._entry(figures)
+        entry = self._entry(figures, ended)
         self.entries.append(entry)
         if self.done % self.config.save_every == 0:
             self._save()
@@ -234,22 +232,23 @@ class _Run:
         self._asked += rows * config.epochs
         return {"kl": divergence, "loss": loss}
 
-    def _entry(self, figures: dict[str, float]) -> dict[str, float]:
-        solved, returns = self._tally.solved[-RECENT:], self._tally.returns[-RECENT:]
+    def _entry(self, figures: dict[str, float], ended: int) -> dict[str, float]:
+        recent = self._tally.recent(ended)
         return {
             "rollout": self.done + 1,
             "steps": self._steps,
             "asked": self._asked,
             "cpu_seconds": round(self._cpu_seconds, 1),
             "episodes": self._episodes,
-            "success": sum(solved) / max(1, len(solved)),
-            "return": sum(returns) / max(1, len(returns)),
+            "success": recent.success,
+            "return": recent.returned,
             **figures,
         }
 
     def _save(self) -> None:
         """Writes all that the next rollout depends on, and begins anew what would not come back: the episodes."""
         from policies.checkpoint import save_state
+        from policies.rl.collector import RECENT
 
         state = {
             "identity": self._identity,

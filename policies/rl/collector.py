@@ -75,6 +75,19 @@ class Decides(Protocol):
         ...
 
 
+RECENT = 100
+"""Least number of episodes over which success in practice is told."""
+
+
+class Recent(NamedTuple):
+    """Means over the newest episodes; 0 where none has ended."""
+
+    success: float
+    returned: float
+    largest: float
+    """Reward that the task told, where it is known."""
+
+
 class EpisodeTally:
     """What the episodes of N worlds came to.
 
@@ -118,6 +131,15 @@ class EpisodeTally:
     def largest(self) -> list[float]:
         """Largest reward that the task told, of the same, where it is known."""
         return self._counted()._largest_of
+
+    def recent(self, since: int) -> Recent:
+        """Of the episodes that ended from number `since` on, as a rule those of one rollout, or of the newest `RECENT`.
+
+        Worlds that began together run out of time together, so the newest few alone might all be such.
+        """
+        first = max(0, min(since, len(self.solved) - RECENT))
+        columns = (self.solved, self.returns, self.largest)
+        return Recent(*(float(np.mean(column[first:])) if column[first:] else 0.0 for column in columns))
 
     def begin(self) -> None:
         """Episodes under way are left."""

@@ -13,7 +13,7 @@ from policies.diffusion import DiffusionPolicy
 from policies.networks.config import MlpConfig
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.chunk_worlds import ChunkWorlds
-from policies.rl.collector import Collector
+from policies.rl.collector import RECENT, Collector, Decided, EpisodeTally, Recent
 from policies.rl.dppo import DenoisingActor
 from policies.rl.on_policy import OnPolicyLearner
 from policies.rl.practice_config import DppoConfig, OnPolicyConfig
@@ -105,6 +105,26 @@ def test_a_rollout_values_the_true_observation_behind_every_decision():
     torch.testing.assert_close(rollout.next_value_TN[3, 1], true)
     assert collector.tally.solved.count(True) == 3
     assert collector.tally.returns[0] == pytest.approx(1.0 + 0.9 * 2.0 + 3.0)
+
+
+def ended(solved: list[bool], truncated: list[bool]) -> Decided:
+    """A decision behind which those of the worlds are over that solved the task or ran out of time."""
+    rows = len(solved)
+    won, late = torch.tensor(solved), torch.tensor(truncated)
+    return Decided(won.float(), torch.ones(rows), won, late, None, won, largest_N=won.float())
+
+
+def test_what_practice_came_to_counts_all_episodes_of_a_rollout_and_not_only_those_that_ran_out_of_time_at_its_end():
+    worlds = 3 * RECENT
+    solved = [number < RECENT for number in range(worlds)]
+    tally = EpisodeTally(worlds)
+    assert tally.recent(0) == Recent(0.0, 0.0, 0.0), "none has ended"
+    tally.add(ended(solved, [False] * worlds))
+    tally.add(ended([False] * worlds, [not won for won in solved]))
+    assert tally.solved[-RECENT:] == [False] * RECENT
+    assert tally.recent(0) == pytest.approx(Recent(1 / 3, 1 / 3, 1 / 3))
+    assert tally.recent(len(tally.solved)) == Recent(0.0, 0.0, 0.0), "a short rollout counts the newest before it, too"
+    assert tally.recent(2 * RECENT) == Recent(0.0, 0.0, 0.0)
 
 
 def test_a_rollout_teaches_and_chance_goes_on_where_it_was_saved():
