@@ -10,7 +10,8 @@ of the engine is one physics step old).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -35,6 +36,25 @@ class once(Generic[Read]):  # noqa: N801 - a decorator
         if self._name not in found:
             found[self._name] = self._read(view)
         return found[self._name]
+
+
+Asked = ParamSpec("Asked")
+
+
+def once_each(read: Callable[Concatenate[View, Asked], Read]) -> Callable[Concatenate[View, Asked], Read]:
+    """A reading of a view that is worked out when it is first asked for with these arguments, which can be hashed:
+    several of a task's terms ask for the same."""
+
+    name = read.__qualname__
+
+    @wraps(read)
+    def told(view: View, *asked: Asked.args, **named: Asked.kwargs) -> Read:
+        key = (name, asked, tuple(named.items()))
+        if key not in view.found:
+            view.found[key] = read(view, *asked, **named)
+        return view.found[key]
+
+    return told
 
 
 FLANGE_P_GRASP = np.array([0.0, 0.0, hand.TCP_OFFSET])
@@ -83,7 +103,7 @@ class View:
             goal: (N, G) the task's own variables, as its `reset` wrote them.
         """
         self.layout, self.qpos, self.qvel, self.target, self.goal = layout, qpos, qvel, target, goal
-        self.found: dict[str, Any] = {}
+        self.found: dict[Any, Any] = {}
         """What has been worked out so far, by name."""
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from sim.scene import FINGER_HALF
 from sim.tasks.task import CLOSED, OPEN, Intent
-from sim.view import View, rotation_of
+from sim.view import View, once_each, rotation_of
 
 if TYPE_CHECKING:
     import mujoco
@@ -60,6 +60,7 @@ def add_cube(
     )
 
 
+@once_each
 def held(view: View, name: str, half: float) -> np.ndarray:
     """(N,) bool: the body `name`, `half` [m] thick to each side, is between closed fingers.
 
