@@ -107,8 +107,13 @@ def balanced(policy: VlaPolicy, worlds: ChunkWorlds) -> int:
     """Steps of the flow with which inference costs what simulation does."""
     short, simulate = costs(policy, worlds, 1)
     long, again = costs(policy, worlds, 9)
-    each = max((long - short) / 8.0, 1e-9)
-    return int(np.clip(round(1 + ((simulate + again) / 2.0 - short) / each), 1, MOST_STEPS))
+    each, steps = max((long - short) / 8.0, 1e-9), 1.0
+    infer, simulate = short, (simulate + again) / 2.0
+    for _ in range(2):
+        # What one step more costs is told from few calls: so once more from where it leads.
+        steps = float(np.clip(round(steps + (simulate - infer) / each), 1, MOST_STEPS))
+        infer, simulate = costs(policy, worlds, int(steps), 9)
+    return int(np.clip(round(steps + (simulate - infer) / each), 1, MOST_STEPS))
 
 
 @contextmanager
