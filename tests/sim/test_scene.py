@@ -13,7 +13,7 @@ from robots.impedance import ImpedanceGains, cartesian_torque, joint_torque
 from robots.kinematics import forward_kinematics
 from sim.mujoco import build_model
 from sim.tasks import pick_cube, reach
-from sim.view import Layout, View, rotation_of
+from sim.view import Layout, View, once_each, rotation_of
 
 GAINS = ImpedanceGains()
 
@@ -90,3 +90,19 @@ def test_the_arm_with_its_hand_holds_still_at_its_target() -> None:
     for _ in range(200):
         mujoco.mj_step(model, data)
     np.testing.assert_allclose(view_of(model, data).grasp_pose[0], start, atol=1e-6)
+
+
+def test_what_is_asked_of_a_view_again_is_worked_out_once_for_each_of_its_arguments() -> None:
+    asked: list[tuple[str, float]] = []
+
+    @once_each
+    def height(view: View, name: str, above: float) -> np.ndarray:
+        asked.append((name, above))
+        return view.position(name)[:, 2] - above
+
+    model = build_model(pick_cube.TASK, pick_cube.TASK.actions)
+    view, next_view = view_of(model, moved(model, 0)), view_of(model, moved(model, 0))
+    assert height(view, "cube", 0.1) is height(view, "cube", 0.1)
+    np.testing.assert_allclose(height(view, "cube", 0.0) - height(view, "cube", 0.1), 0.1)
+    height(next_view, "cube", above=0.1)
+    assert asked == [("cube", 0.1), ("cube", 0.0), ("cube", 0.1)], "the next view knows nothing of the one before"
