@@ -45,7 +45,7 @@ def once_each(read: Callable[Concatenate[View, Asked], Read]) -> Callable[Concat
     """A reading of a view that is worked out when it is first asked for with these arguments, which can be hashed:
     several of a task's terms ask for the same."""
 
-    name = read.__qualname__
+    name = f"{read.__module__}.{read.__qualname__}"
 
     @wraps(read)
     def told(view: View, *asked: Asked.args, **named: Asked.kwargs) -> Read:
