@@ -104,7 +104,7 @@ class View:
         """
         self.layout, self.qpos, self.qvel, self.target, self.goal = layout, qpos, qvel, target, goal
         self.found: dict[Any, Any] = {}
-        """What has been worked out so far, by name."""
+        """What has been worked out so far, by name, and by arguments where there are any."""
 
     @property
     def n(self) -> int:

@@ -105,15 +105,13 @@ def costs(policy: VlaPolicy, worlds: ChunkWorlds, steps: int, times: int = 5) ->
 
 def balanced(policy: VlaPolicy, worlds: ChunkWorlds) -> int:
     """Steps of the flow with which inference costs what simulation does."""
-    short, simulate = costs(policy, worlds, 1)
-    long, again = costs(policy, worlds, 9)
-    each, steps = max((long - short) / 8.0, 1e-9), 1.0
-    infer, simulate = short, (simulate + again) / 2.0
-    for _ in range(2):
-        # What one step more costs is told from few calls: so once more from where it leads.
-        steps = float(np.clip(round(steps + (simulate - infer) / each), 1, MOST_STEPS))
-        infer, simulate = costs(policy, worlds, int(steps), 9)
-    return int(np.clip(round(steps + (simulate - infer) / each), 1, MOST_STEPS))
+    few, many = (costs(policy, worlds, steps)[0] for steps in (1, 9))
+    each, steps = max((many - few) / 8.0, 1e-9), 1
+    # What one step more costs is told from few calls: so again from where that leads.
+    for _ in range(3):
+        infer, simulate = costs(policy, worlds, steps, 9)
+        steps = int(np.clip(round(steps + (simulate - infer) / each), 1, MOST_STEPS))
+    return steps
 
 
 @contextmanager
