@@ -6,12 +6,17 @@ screen. Everything else is worked out here, so a lost message cannot leave a key
 
 Defaults follow LeRobot where it has any: arrows move, S and Q tell success and failure, R drops the episode, the right
 shoulder button of a gamepad is the dead-man.
+
+Escape holds the arm still on every map, and every map has a key for holding still, undo, success and failure: a map
+without them is refused wherever it comes from.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -39,9 +44,17 @@ MOVES: dict[str, tuple[int, float]] = {
 GRIPS = {"close hand": -1, "open hand": 1}
 DEAD_MAN = "hold the arm"
 """Takes the arm over and moves nothing; a gamepad's axes count only while it is down."""
+MOVING = frozenset((DEAD_MAN, *MOVES, *GRIPS))
+"""Actions that take the arm over."""
 LABELS = {"success": Label.SUCCESS, "failure": Label.FAILURE, "redo": Label.REDO, "discard": Label.DISCARD}
 UNDO, HOLD, RESUME, END = "undo", "hold still", "go on", "end session"
 ACTIONS = (*MOVES, *GRIPS, DEAD_MAN, *LABELS, UNDO, HOLD, RESUME, END)
+STOP_KEY = "key Escape"
+"""Input that holds the arm still on every map; on the page it also cancels, so nothing else may have it."""
+FOCUS_KEY = "key Tab"
+"""Input that no action may have: it moves between the page's controls."""
+NEEDED = (HOLD, UNDO, "success", "failure")
+"""Actions that have a key on every map."""
 
 DEFAULTS: dict[str, tuple[str, ...]] = {
     "forward": ("key ArrowUp", "axis 1-"),
@@ -72,6 +85,7 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
 MOST_KEYS, MOST_AXES, MOST_BUTTONS = 32, 16, 32
 """That a page may send."""
 _INPUT = re.compile(r"key [A-Za-z0-9]{1,24}|button \d{1,2}|axis \d{1,2}[+-]")
+_ARROWS = {"ArrowUp": "↑", "ArrowDown": "↓", "ArrowLeft": "←", "ArrowRight": "→"}
 _DOWN = 0.5
 """Value of a button, which may be a trigger, from which on it is down."""
 
@@ -91,6 +105,19 @@ class Inputs(NamedTuple):
     """Deflection of the stick on the screen: forward, left, up, turn left, in [-1, 1]; None: nobody touches it."""
 
 
+class RefusedBindingError(HandoffError):
+    """An input that an action may not have. Its text is a sentence for the page.
+
+    Args:
+        why: see above.
+        swap: whether the two actions that want the input may exchange their inputs.
+    """
+
+    def __init__(self, why: str, *, swap: bool = False) -> None:
+        super().__init__(why)
+        self.swap = swap
+
+
 class Bindings:
     """The map, and what inputs come to under it.
 
@@ -99,7 +126,8 @@ class Bindings:
         dead_zone: deflection of an axis that counts as none.
 
     Raises:
-        HandoffError: an unknown action or input, or one input for two actions.
+        HandoffError: an unknown action or input, one input for two actions, Escape for anything but 'hold still', Tab
+            for anything, or no key for an action that needs one.
     """
 
     def __init__(self, inputs: Mapping[str, Sequence[str]] | None = None, dead_zone: float = 0.12) -> None:
@@ -110,30 +138,44 @@ class Bindings:
         unknown = sorted(set(inputs or {}) - set(ACTIONS))
         if unknown:
             raise HandoffError(f"bindings: unknown actions {unknown}, there are {', '.join(ACTIONS)}.")
-        taken: dict[str, str] = {}
-        for action, bound in self.inputs.items():
-            for name in bound:
-                if not _INPUT.fullmatch(name):
-                    raise HandoffError(
-                        f"bindings: {name!r} of '{action}' is no input, expected such as 'key KeyW', 'button 5' or "
-                        "'axis 1-'."
-                    )
-                if name in taken:
-                    raise HandoffError(f"bindings: {name!r} does '{taken[name]}' and '{action}', expected one of them.")
-                taken[name] = action
+        _check(self.inputs)
 
-    def bound(self, action: str, name: str) -> Bindings:
-        """A map in which `name` does `action`, and nothing else any more; other inputs of that kind are let go.
+    def bound(self, action: str, name: str, *, swap: bool = False) -> Bindings:
+        """A map in which `name` does `action`; the action's other inputs of that kind are let go.
+
+        Args:
+            action: to be bound.
+            name: of the input.
+            swap: whether an action that has the input gets those that are let go.
 
         Raises:
+            RefusedBindingError: the input is reserved, or another action has it.
             HandoffError: an unknown action or input.
         """
         if action not in ACTIONS:
             raise HandoffError(f"bindings: unknown action {action!r}, there are {', '.join(ACTIONS)}.")
+        holder = next((which for which, bound in self.inputs.items() if name in bound and which != action), None)
+        if name == FOCUS_KEY:
+            raise RefusedBindingError("Tab moves between the page's controls. Choose another.")
+        if holder == HOLD:
+            raise RefusedBindingError(f"{_spoken(name)} is Hold still, which gives nothing away. Choose another.")
         kind = name.split(" ")[0]
-        changed = {which: tuple(one for one in bound if one != name) for which, bound in self.inputs.items()}
-        changed[action] = (name, *(one for one in changed[action] if not one.startswith(kind)))
+        leaves = [one for one in self.inputs[action] if one.startswith(kind) and one not in (name, STOP_KEY)]
+        stays = [one for one in self.inputs[action] if one not in (name, *leaves)]
+        changed = {**self.inputs, action: (name, *stays)}
+        if holder is not None:
+            changed[holder] = (*leaves, *(one for one in self.inputs[holder] if one != name))
+            if holder in NEEDED and not _has_key(changed[holder]):
+                raise RefusedBindingError(
+                    f"{_spoken(name)} is {holder.capitalize()}, which would be left without a key. Choose another."
+                )
+            if not swap:
+                raise RefusedBindingError(f"{_spoken(name)} is {holder.capitalize()}. Swap?", swap=True)
         return Bindings(changed, self._dead_zone)
+
+    def restored(self) -> Bindings:
+        """The map of the defaults."""
+        return Bindings(dead_zone=self._dead_zone)
 
     def down(self, inputs: Inputs) -> frozenset[str]:
         """Actions whose inputs are down now; an axis is none of them."""
@@ -158,7 +200,7 @@ class Bindings:
         if inputs.stick is not None:
             forward, left, up, turn = inputs.stick
             twist += np.array([forward, left, up, 0.0, 0.0, turn])
-        engaged = inputs.stick is not None or not down.isdisjoint((DEAD_MAN, *MOVES, *GRIPS))
+        engaged = inputs.stick is not None or not down.isdisjoint(MOVING)
         grip = sum(sign for action, sign in GRIPS.items() if action in down)
         return Hand(engaged, np.clip(twist, -1.0, 1.0), grip)
 
@@ -177,3 +219,60 @@ class Bindings:
                 elif name in self._live:
                     twist[entry] += sign * value
         return twist
+
+
+def stored_bindings(path: Path) -> Bindings:
+    """The map of a file; without the file, the defaults.
+
+    Raises:
+        HandoffError: the file cannot be read, or holds a map that is refused.
+    """
+    if not path.exists():
+        return Bindings()
+    try:
+        return Bindings(json.loads(path.read_text()))
+    except HandoffError as error:
+        raise HandoffError(f"{path}: {error} Delete the file for the default bindings.") from None
+    except (ValueError, AttributeError, TypeError) as error:
+        raise HandoffError(f"{path}: cannot be read ({error}). Delete the file for the default bindings.") from None
+
+
+def _check(inputs: Mapping[str, Sequence[str]]) -> None:
+    """Refuses a map that is ambiguous, or that leaves a person without what they need."""
+    taken: dict[str, str] = {}
+    for action, bound in inputs.items():
+        for name in bound:
+            if not _INPUT.fullmatch(name):
+                raise HandoffError(
+                    f"bindings: {name!r} of '{action}' is no input, expected such as 'key KeyW', 'button 5' or "
+                    "'axis 1-'."
+                )
+            if name in taken:
+                raise HandoffError(f"bindings: {name!r} does '{taken[name]}' and '{action}', expected one of them.")
+            taken[name] = action
+    if taken.get(STOP_KEY) != HOLD:
+        raise HandoffError(
+            f"bindings: {STOP_KEY!r} does {_quoted(taken.get(STOP_KEY))}, expected '{HOLD}': it stops on every map."
+        )
+    if FOCUS_KEY in taken:
+        raise HandoffError(
+            f"bindings: {FOCUS_KEY!r} does '{taken[FOCUS_KEY]}', expected nothing: it moves between the page's "
+            "controls."
+        )
+    for action in NEEDED:
+        if not _has_key(inputs[action]):
+            raise HandoffError(f"bindings: '{action}' has no key, expected at least one for {', '.join(NEEDED)}.")
+
+
+def _has_key(bound: Sequence[str]) -> bool:
+    return any(name.startswith("key ") for name in bound)
+
+
+def _quoted(action: str | None) -> str:
+    return "nothing" if action is None else f"'{action}'"
+
+
+def _spoken(name: str) -> str:
+    """An input at the beginning of a sentence: `S` for `key KeyS`, `Button 3` for `button 3`."""
+    code = re.sub(r"^key (Key|Digit)?", "", name)
+    return _ARROWS.get(code, code[:1].upper() + code[1:])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from real.console.bindings import DEAD_MAN, END, GRIPS, HOLD, LABELS, MOVES, RESUME, UNDO, Bindings, Inputs
+from real.console.bindings import END, HOLD, LABELS, MOVING, RESUME, UNDO, Bindings, Inputs, RefusedBindingError
 from real.teleop.takeover import Hand
 from robots.config import config
 from robots.errors import HandoffError
@@ -26,7 +26,6 @@ Log = Callable[[str, str, Mapping[str, Any]], None]
 """Writes an action down: who, what, details."""
 
 STILL = Hand(False, np.zeros(6), 0)
-MOVING = frozenset((DEAD_MAN, *MOVES, *GRIPS))
 
 
 class Mode(StrEnum):
@@ -237,19 +236,29 @@ class Desk:
         self._log(name, "gave control up", {})
         self.hold(f"{name} gave control up")
 
-    def bind(self, number: int, action: str, name: str) -> None:
-        """Whoever has control binds an input anew, while the arm holds still; else nothing changes.
+    def bind(self, number: int, action: str, name: str, *, swap: bool = False) -> None:
+        """Whoever has control binds an input anew, while the arm holds still.
+
+        Args:
+            number: of the page.
+            action: to be bound.
+            name: of the input.
+            swap: whether an action that has the input gets the other's inputs for it.
 
         Raises:
+            RefusedBindingError: somebody else asks, the arm moves, or the map does not allow it; nothing changes.
             HandoffError: no such action or input.
         """
-        person = self.people[number]
-        if number != self.controller or self.mode is not Mode.HOLD:
-            self._log(person.name, "not bound", {"action": action, "input": name, "mode": self.mode.value})
-            return
-        self.bindings = self.bindings.bound(action, name)
-        self._let_go = False
-        self._log(person.name, "bound", {"action": action, "input": name})
+        details = {"action": action, "input": name, "swap": swap}
+        self._bind(number, details, lambda: self.bindings.bound(action, name, swap=swap))
+
+    def restore(self, number: int) -> None:
+        """Whoever has control brings the default bindings back, while the arm holds still.
+
+        Raises:
+            RefusedBindingError: somebody else asks, or the arm moves; nothing changes.
+        """
+        self._bind(number, {"action": "all", "input": "defaults"}, self.bindings.restored)
 
     def robot_here(self, here: bool, about: str) -> None:
         """The robot's side came or went."""
@@ -306,6 +315,19 @@ class Desk:
             "undo_left": None if pending is None else max(0.0, pending.until - now),
             "label": self._label.name.lower(),
         }
+
+    def _bind(self, number: int, details: Mapping[str, Any], changed: Callable[[], Bindings]) -> None:
+        """Takes a new map, or writes down why not."""
+        name = self.people[number].name
+        try:
+            if number != self.controller or self.mode is not Mode.HOLD:
+                raise RefusedBindingError("Keys change only while the arm holds still, by whoever has control.")
+            self.bindings = changed()
+        except RefusedBindingError as refused:
+            self._log(name, "not bound", {**details, "mode": self.mode.value, "why": str(refused)})
+            raise
+        self._let_go = False
+        self._log(name, "bound", details)
 
     def _together(self, hand: Hand) -> Hand:
         """The page's hand, or that of the device where the page has none; notes when both have let go."""

@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from real.console.bindings import stored_bindings
 from real.console.line import LineConfig
-from real.console.server import ConsoleConfig
+from real.console.server import BINDINGS, ConsoleConfig
 from robots.errors import HandoffError
 from robots.processes import end_with_parent
 
@@ -54,13 +55,16 @@ def open_console(config: ConsoleConfig, folder: Path) -> Iterator[Open]:
         folder: of the audit log and the bindings.
 
     Raises:
-        HandoffError: no token for another address than this machine's, the port is taken, or the server does not start.
+        HandoffError: no token for another address than this machine's, stored bindings that are refused, the port is
+            taken, or the server does not start.
     """
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token and config.host not in LOCAL:
         raise HandoffError(
             f"console: listening at {config.host} needs a token in ${TOKEN_VARIABLE}; who has it can move the arm."
         )
+    # The server reads them too; read here, a refusal is one line for the person who starts the session.
+    stored_bindings(folder / BINDINGS)
     token, robot_token = token or secrets.token_urlsafe(18), secrets.token_urlsafe(18)
     config = replace(config, port=config.port or _free_port(config.host))
     process = _start(config, token, robot_token, folder)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from real.console.audit import AuditLog
-from real.console.bindings import ACTIONS, Bindings
+from real.console.bindings import ACTIONS, RefusedBindingError, stored_bindings
 from real.console.desk import STILL, Desk, DeskConfig, FloodedError
 from real.console.scene_door import SceneDoor
 from real.console.story import Story
@@ -33,6 +33,8 @@ from robots.wire import check_token, pack, unpack
 if TYPE_CHECKING:
     from fastapi import WebSocket
 
+BINDINGS = "bindings.json"
+"""Name of the file that keeps the bindings, in the console's folder."""
 TICK = 0.005
 """Between two looks at the watchdog [s]."""
 KEEP_ALIVE = 0.02
@@ -70,6 +72,8 @@ class _Page:
         self.episode, self.sent = -1, 0
         """Of the running episode: which, and how many steps of it this page has."""
         self.ended = 0
+        self.refused: dict[str, Any] | None = None
+        """Why a binding was refused, to be told once."""
 
 
 class Console:
@@ -98,9 +102,9 @@ class Console:
         check_token(robot_token)
         self.config, self._token, self._robot_token = config, token, robot_token
         folder.mkdir(parents=True, exist_ok=True)
-        self._saved = folder / "bindings.json"
+        self._saved = folder / BINDINGS
         self.audit = AuditLog(folder / "audit.jsonl")
-        self.desk = Desk(config.desk, _saved_bindings(self._saved), self.audit, now)
+        self.desk = Desk(config.desk, stored_bindings(self._saved), self.audit, now)
         self.story = Story()
         self._pages: dict[int, _Page] = {}
         self._robot: WebSocket | None = None
@@ -230,13 +234,25 @@ class Console:
                 desk.claim(number, force=word.get("force") is True)
             case "give":
                 desk.give(number)
-            case "bind":
-                desk.bind(number, read_text(word, "action"), read_text(word, "input"))
-                write_atomically(self._saved, json.dumps(desk.bindings.inputs, indent=1).encode())
-                for each in self._pages.values():
-                    each.stale = True
+            case "bind" | "restore":
+                self._bind(page, word)
             case _:
                 raise HandoffError("a second greeting.")
+
+    def _bind(self, page: _Page, word: dict[str, Any]) -> None:
+        """Changes the bindings for everybody and for later, or tells the page why not."""
+        try:
+            if word["kind"] == "restore":
+                self.desk.restore(page.number)
+            else:
+                action, name = read_text(word, "action"), read_text(word, "input")
+                self.desk.bind(page.number, action, name, swap=word.get("swap") is True)
+        except RefusedBindingError as refused:
+            page.refused = {"why": str(refused), "swap": refused.swap}
+            return
+        write_atomically(self._saved, json.dumps(self.desk.bindings.inputs, indent=1).encode())
+        for each in self._pages.values():
+            each.stale = True
 
     async def _send(self, page: _Page) -> None:
         """Tells a page how things stand, and shows it the newest pictures."""
@@ -269,6 +285,8 @@ class Console:
             begin = max(0, page.sent - story.first)
             word |= {"steps": [story.steps[place] for place in range(begin, len(story.steps))], "total": total}
             page.sent = total
+        if page.refused is not None:
+            word["refused"], page.refused = page.refused, None
         if page.ended != self._ended:
             page.ended = self._ended
             word |= {"counters": story.counters(), "episodes": list(story.ended)}
@@ -342,15 +360,6 @@ class Console:
                 changed.clear()
                 if self._scene is not None:
                     await socket.send_bytes(self._scene)
-
-
-def _saved_bindings(path: Path) -> Bindings:
-    if not path.exists():
-        return Bindings()
-    try:
-        return Bindings(json.loads(path.read_text()))
-    except (ValueError, AttributeError) as error:
-        raise HandoffError(f"{path}: cannot be read ({error}). Delete the file for the default bindings.") from None
 
 
 def _same_site(socket: WebSocket) -> bool:

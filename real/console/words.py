@@ -1,7 +1,7 @@
 """Messages between pages, server and the robot's side, checked before they mean anything.
 
-A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `bind`. The robot's side and its cameras send msgpack
-maps (`robots.wire`), never pickle: `hello`, `step`, `end`, `scene`, `frame`, and get `command` and `scene`.
+A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `bind`, `restore`. The robot's side and its cameras send
+msgpack maps (`robots.wire`), never pickle: `hello`, `step`, `end`, `scene`, `frame`, and get `command` and `scene`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LARGEST_WORD = 4096
 """Characters of a page's message."""
 LONGEST_NAME = 40
 """Characters of a person's name."""
-_KINDS = ("hello", "inputs", "press", "claim", "give", "bind")
+_KINDS = ("hello", "inputs", "press", "claim", "give", "bind", "restore")
 
 
 def read_word(text: str) -> dict[str, Any]:

@@ -1,22 +1,15 @@
-// The page: sends what is down now, shows what it is told. What a key means, the server decides.
+// The page: comes in, and shows what it is told. What a key means, the server decides.
 
+import { bind, cancel, refused, showBindings } from "./bindings.js";
+import { beat, gamepad, letGo } from "./inputs.js";
+import { spoken } from "./keys.js";
+import { $, page, say } from "./page.js";
 import { drawLatency, drawStrip, drawTrend } from "./pictures.js";
 
-const BEAT = 33;             // ms between two heartbeats, well below the watchdog's 150
 const CANVAS = 100;          // ms between two drawings of a canvas
 const OLD_PICTURE = 1000;    // ms after which a picture counts as old
 const SILENCE = 500;         // ms without a word of the server after which the page says so: at the arm it holds since 150
 const GIVEN_UP = 3000;       // ms after which a silent connection is thrown away for a new one
-const $ = (id) => document.getElementById(id);
-
-const page = {
-  socket: null, token: "", name: "", you: null, tries: 0,
-  keys: new Set(), held: new Set(), stick: null, sequence: 0, sent: new Map(),
-  steps: [], first: 0, episodes: [], bindings: {}, actions: [], told: null, about: {}, latencies: [],
-  cameras: new Map(), listening: null, drawn: 0, heard: 0, mode: "away", sound: true, audio: null, dirty: true,
-};
-// For tests, and for the curious.
-window.handoff = page;
 
 // ---------------------------------------------------------------- coming in
 
@@ -72,114 +65,11 @@ function connect() {
   };
 }
 
-function say(word) {
-  if (page.socket?.readyState === WebSocket.OPEN) page.socket.send(JSON.stringify(word));
-}
-
-// ---------------------------------------------------------------- what is down
-
-function gamepad() {
-  for (const pad of navigator.getGamepads?.() ?? []) if (pad?.connected) return pad;
-  return null;
-}
-
-function inputs() {
-  const pad = gamepad();
-  return {
-    kind: "inputs", sequence: ++page.sequence, visible: document.visibilityState === "visible",
-    keys: [...page.keys].slice(0, 32), held: [...page.held], axes: pad ? [...pad.axes].slice(0, 16) : [],
-    buttons: pad ? pad.buttons.slice(0, 32).map((button) => button.value) : [], stick: page.stick,
-  };
-}
-
-function beat() {
-  if (page.socket?.readyState !== WebSocket.OPEN || page.socket.bufferedAmount > 65536) return;
-  const word = inputs();
-  page.sent.set(word.sequence, performance.now());
-  if (page.sent.size > 300) page.sent.delete(page.sent.keys().next().value);
-  say(word);
-}
-setInterval(beat, BEAT);
-
-const typing = () => document.activeElement?.matches?.("input, textarea") || $("login").open;
-
-addEventListener("keydown", (event) => {
-  if (typing() || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (page.listening) { event.preventDefault(); bind(`key ${event.code}`); return; }
-  const bound = Object.values(page.bindings).some((names) => names.includes(`key ${event.code}`));
-  // A button in focus must not be pressed by the dead-man as well; Tab and unbound keys keep their meaning.
-  if (bound && !($("devices").open && event.code === "Escape")) event.preventDefault();
-  if (event.repeat || page.keys.has(event.code)) return;
-  page.keys.add(event.code);
-  beat();
-}, true);
-addEventListener("keyup", (event) => {
-  if (!typing() && Object.values(page.bindings).some((names) => names.includes(`key ${event.code}`))) event.preventDefault();
-  if (page.keys.delete(event.code)) beat();
-}, true);
-function letGo() {
-  page.keys.clear();
-  page.held.clear();
-  page.stick = null;
-  for (const pad of document.querySelectorAll(".pad")) centre(pad);
-  beat();
-}
-addEventListener("blur", () => {
-  letGo();
-  // A click into the scene must not keep the keys from the arm.
-  if (document.activeElement?.tagName === "IFRAME") requestAnimationFrame(() => { document.activeElement.blur(); window.focus(); });
-});
-document.addEventListener("visibilitychange", letGo);
-addEventListener("pagehide", letGo);
-addEventListener("gamepadconnected", () => { page.dirty = true; });
+// ---------------------------------------------------------------- what is pressed
 
 for (const button of document.querySelectorAll("[data-press]")) {
   button.addEventListener("click", () => say({ kind: "press", action: button.dataset.press }));
 }
-for (const button of document.querySelectorAll("[data-hold]")) {
-  const action = button.dataset.hold;
-  button.addEventListener("pointerdown", (event) => { button.setPointerCapture(event.pointerId); page.held.add(action); beat(); });
-  for (const over of ["pointerup", "pointercancel", "lostpointercapture"]) {
-    button.addEventListener(over, () => { if (page.held.delete(action)) beat(); });
-  }
-}
-
-const deflected = new Map();
-for (const pad of document.querySelectorAll(".pad")) {
-  let from = null;
-  pad.addEventListener("pointerdown", (event) => {
-    pad.setPointerCapture(event.pointerId);
-    from = [event.clientX, event.clientY];     // zero is where it was touched: nothing jumps
-    deflected.set(pad.id, [0, 0]);
-    pad.classList.add("held");
-    stick();
-  });
-  pad.addEventListener("pointermove", (event) => {
-    if (!from) return;
-    const reach = Math.min(pad.clientWidth, pad.clientHeight) / 2;
-    const clip = (value) => Math.max(-1, Math.min(1, value / reach));
-    deflected.set(pad.id, [clip(event.clientX - from[0]), clip(event.clientY - from[1])]);
-    stick();
-  });
-  for (const over of ["pointerup", "pointercancel", "lostpointercapture"]) {
-    pad.addEventListener(over, () => { if (from) { from = null; centre(pad); stick(); } });
-  }
-}
-function centre(pad) {
-  deflected.delete(pad.id);
-  pad.classList.remove("held");
-  pad.querySelector("i").style.transform = "";
-}
-function stick() {
-  const at = (id) => deflected.get(id) ?? [0, 0];
-  page.stick = deflected.size === 0 ? null : [-at("pad-plane")[1], -at("pad-plane")[0], -at("pad-up")[1], -at("pad-turn")[1]];
-  for (const [id, [x, y]] of deflected) {
-    const pad = $(id), reach = Math.min(pad.clientWidth, pad.clientHeight) / 2 - 15;
-    pad.querySelector("i").style.transform = `translate(${id === "pad-plane" ? x * reach : 0}px, ${y * reach}px)`;
-  }
-  beat();
-}
-
 $("claim").onclick = () => say({ kind: "claim", force: false });
 $("take").onclick = () => say({ kind: "claim", force: true });
 $("give").onclick = () => say({ kind: "give" });
@@ -191,7 +81,7 @@ function hear(word) {
   if (word.episode !== undefined) {
     page.steps = []; page.about = word.about; page.bindings = word.bindings; page.actions = word.actions;
     page.first = (word.total ?? 0) - (word.steps?.length ?? 0);
-    showBindings();
+    showKeys();
   }
   if (word.steps) {
     page.steps.push(...word.steps);
@@ -200,6 +90,7 @@ function hear(word) {
   }
   if (word.episodes) page.episodes = word.episodes;
   if (word.counters) showCounters(word.counters);
+  if (word.refused) refused(word.refused);
   const executed = word.state?.sequence;
   if (word.controller === word.you && page.sent.has(executed)) {
     page.latencies.push(performance.now() - page.sent.get(executed));
@@ -294,8 +185,8 @@ function showTold() {
   const key = JSON.stringify([told.mode, told.why, told.controller, told.asking, told.people, told.robot, told.pending, page.about, page.socket?.readyState]);
   if (key === page.shown) return;
   page.shown = key;
-  showBindings();
-  const mine = told.controller === told.you;
+  showKeys();
+  const mine = told.controller === told.you, focused = document.activeElement;
   if (page.socket?.readyState === WebSocket.OPEN) mode(told.mode, told.why);
   $("task").textContent = [page.about.stage, page.about.task].filter(Boolean).join(": ");
   $("robot").textContent = told.robot ? `${told.people[told.controller] ?? "nobody"} has control` : "no robot connected";
@@ -312,6 +203,9 @@ function showTold() {
   $("go").disabled = !mine || told.mode !== "hold" || !told.robot || told.pending !== null;
   for (const button of document.querySelectorAll("#say .labels button, [data-press='end session']")) button.disabled = !mine || !told.robot;
   $("undo").hidden = told.pending === null;
+  // Where the control in focus goes, the next Enter must not become `go on`.
+  const gone = focused?.matches("main button, footer button") && (focused.disabled || focused.offsetParent === null);
+  if (gone && focused !== $("go")) $("halt").focus();
 }
 
 function showCounters(counters) {
@@ -358,40 +252,17 @@ async function show(blob) {
 
 // ---------------------------------------------------------------- devices and keys
 
-const spoken = (name) => name
-  .replace(/^key (Key|Digit)?/, "").replace(/^Arrow(.*)/, (_, way) => ({ Up: "↑", Down: "↓", Left: "←", Right: "→" })[way]);
-
-function showBindings() {
+function showKeys() {
   for (const button of document.querySelectorAll("[data-press], [data-hold]")) {
     const names = page.bindings[button.dataset.press ?? button.dataset.hold] ?? [];
     const key = names.find((name) => name.startsWith("key "));
     button.querySelector("kbd").textContent = key ? spoken(key) : "";
   }
-  const rows = page.actions.map((action) => {
-    const row = document.createElement("tr"), what = document.createElement("td"), how = document.createElement("td"), change = document.createElement("td");
-    const button = document.createElement("button");
-    what.textContent = action;
-    how.textContent = page.bindings[action].map(spoken).join(", ");
-    button.type = "button";
-    button.textContent = "Change";
-    button.disabled = page.told?.mode !== "hold" || page.told?.controller !== page.you;
-    button.onclick = () => { page.listening = action; button.blur(); showBindings(); };
-    row.classList.toggle("listening", page.listening === action);
-    change.append(button);
-    row.append(what, how, change);
-    return row;
-  });
-  $("bindings").tBodies[0].replaceChildren(...rows);
-}
-
-function bind(name) {
-  say({ kind: "bind", action: page.listening, input: name });
-  page.listening = null;
   showBindings();
 }
 
 function showDevices() {
-  $("keys-down").textContent = page.keys.size ? [...page.keys].join(", ") : "Press a key.";
+  $("keys-down").textContent = page.down.size ? [...page.down].join(", ") : "Press a key.";
   const pad = gamepad();
   if (pad) {
     if (page.listening) {
@@ -409,8 +280,14 @@ function showDevices() {
   }
   $("latency-told").textContent = drawLatency($("latency"), page.latencies);
 }
-$("open-devices").onclick = () => { $("devices").showModal(); showBindings(); };
-$("devices").addEventListener("close", () => { page.listening = null; });
+$("open-devices").onclick = () => {
+  // Who reads about keys does not watch the arm.
+  if (page.told?.controller === page.you) say({ kind: "press", action: "hold still" });
+  letGo();
+  cancel();
+  $("devices").showModal();
+  showKeys();
+};
 setInterval(() => { if ($("devices").open) page.dirty = true; }, 100);
 
 function dark() {

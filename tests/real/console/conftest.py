@@ -1,15 +1,17 @@
-"""One server per module, and a robot's side per test."""
+"""One server and one browser per module, a robot's side and a page per test."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from real.console.desk import DeskConfig
+from real.console.desk import DeskConfig, Mode
 from real.console.line import Line, LineConfig
 from real.console.process import Open, open_console
 from real.console.server import ConsoleConfig
 from tests.real.console.pages import until
+from tests.real.console.tabs import Tab, open_browser
 
 UNDO = 10.0
 """Time for which a label can be taken back [s]: enough for a test on a busy machine to do so."""
@@ -39,3 +41,18 @@ def robot(opened: Open) -> Iterator[Line]:
     until(lambda: line.connection == 1)
     yield line
     line.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def tab(browser: Any, opened: Open, robot: Line) -> Iterator[Tab]:
+    tab = Tab(browser, opened.url).ready()
+    yield tab
+    assert tab.errors == []
+    tab.context.close()
+    until(lambda: robot.command().mode is Mode.HOLD)

@@ -1,9 +1,11 @@
 """What keys, buttons, axes and the stick on the screen come to."""
 
+import json
+
 import numpy as np
 import pytest
 
-from real.console.bindings import ACTIONS, DEFAULTS, Bindings, Inputs
+from real.console.bindings import ACTIONS, DEFAULTS, NEEDED, Bindings, Inputs, RefusedBindingError, stored_bindings
 from robots.errors import HandoffError
 
 
@@ -78,12 +80,91 @@ def test_a_trigger_is_down_beyond_its_middle():
     assert Bindings().down(Inputs(buttons=(0.0,) * 6 + (0.6,))) == {"close hand"}
 
 
-def test_what_is_bound_anew_is_let_go_elsewhere():
-    bindings = Bindings().bound("forward", "key KeyS")
-    assert bindings.inputs["forward"] == ("key KeyS", "axis 1-")
-    assert "key KeyS" not in bindings.inputs["success"]
-    assert bindings.hand(keys("KeyS")).twist[0] == 1.0
+def test_an_action_lets_its_other_key_go_and_keeps_its_axis():
+    bindings = Bindings().bound("forward", "key KeyW")
+    assert bindings.inputs["forward"] == ("key KeyW", "axis 1-")
+    assert bindings.hand(keys("KeyW")).twist[0] == 1.0
     assert not bindings.hand(keys("ArrowUp")).engaged
+
+
+def test_an_input_of_another_action_is_refused_with_its_name():
+    with pytest.raises(RefusedBindingError, match=r"^S is Success\. Swap\?$") as refused:
+        Bindings().bound("forward", "key KeyS")
+    assert refused.value.swap
+
+
+def test_two_actions_swap_their_inputs_of_one_kind():
+    bindings = Bindings().bound("forward", "key KeyS", swap=True)
+    assert bindings.inputs["forward"] == ("key KeyS", "axis 1-")
+    assert bindings.inputs["success"] == ("key ArrowUp", "button 3")
+
+
+def test_a_swap_leaves_no_action_without_a_key_that_needs_one():
+    lonely = {**DEFAULTS, "forward": ("axis 1-",)}
+    with pytest.raises(RefusedBindingError, match="S is Success, which would be left without a key") as refused:
+        Bindings(lonely).bound("forward", "key KeyS", swap=True)
+    assert not refused.value.swap
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("key Escape", "Escape is Hold still"), ("button 4", "Button 4 is Hold still"), ("key Tab", "Tab moves between")],
+)
+def test_what_stops_and_what_moves_the_focus_is_given_to_nobody(name, said):
+    with pytest.raises(RefusedBindingError, match=said) as refused:
+        Bindings().bound("left", name, swap=True)
+    assert not refused.value.swap
+
+
+def test_escape_holds_still_beside_any_other_key():
+    bindings = Bindings().bound("hold still", "key KeyH").bound("hold still", "key KeyY")
+    assert bindings.down(keys("Escape")) == bindings.down(keys("KeyY")) == {"hold still"}
+    assert bindings.down(keys("KeyH")) == frozenset()
+
+
+@pytest.mark.parametrize("action", NEEDED)
+@pytest.mark.parametrize("left", [(), ("button 20",)])
+def test_a_map_without_a_key_for_what_is_needed_is_refused(action, left):
+    with pytest.raises(HandoffError, match=f"'{action}'"):
+        Bindings({**DEFAULTS, action: left})
+
+
+@pytest.mark.parametrize("action", [action for action in ACTIONS if action != "hold still"])
+def test_a_map_with_escape_for_anything_but_hold_still_is_refused(action):
+    with pytest.raises(HandoffError, match=f"'key Escape' does '{action}', expected 'hold still'"):
+        Bindings({**DEFAULTS, action: ("key Escape",), "hold still": ("key KeyH",)})
+
+
+def test_a_map_with_tab_is_refused():
+    with pytest.raises(HandoffError, match="'key Tab' does 'forward', expected nothing"):
+        Bindings({**DEFAULTS, "forward": ("key Tab",)})
+
+
+def test_the_defaults_come_back():
+    assert Bindings().bound("forward", "key KeyW").restored().inputs == DEFAULTS
+
+
+def test_a_stored_map_that_is_refused_is_named_in_one_line(tmp_path):
+    path = tmp_path / "bindings.json"
+    path.write_text(json.dumps({**DEFAULTS, "left": ["key Escape"], "hold still": ["button 4"]}))
+    with pytest.raises(HandoffError) as refused:
+        stored_bindings(path)
+    assert str(refused.value) == (
+        f"{path}: bindings: 'key Escape' does 'left', expected 'hold still': it stops on every map. Delete the file "
+        "for the default bindings."
+    )
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "7", '{"forward": 5}', '{"forward": [5]}'])
+def test_a_stored_map_that_cannot_be_read_is_named(tmp_path, text):
+    path = tmp_path / "bindings.json"
+    path.write_text(text)
+    with pytest.raises(HandoffError, match=r"bindings\.json: cannot be read .* Delete the file"):
+        stored_bindings(path)
+
+
+def test_without_a_stored_map_the_defaults_count(tmp_path):
+    assert stored_bindings(tmp_path / "bindings.json").inputs == DEFAULTS
 
 
 @pytest.mark.parametrize("name", ["KeyS", "key ../../x", "button 1000", "axis 1", "axis 1*", ""])

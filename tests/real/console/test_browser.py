@@ -1,104 +1,19 @@
 """The page in a real browser, Chromium: every way to take the arm, and every way in which a page can fail."""
 
 import os
-import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import pytest
 
 from real.cameras import frame
-from real.console.desk import Command, Mode
-from real.console.line import Line
-from real.console.process import Open
+from real.console.desk import Mode
 from robots.types import Label
 from robots.wire import pack
 from tests.real.console.conftest import UNDO
 from tests.real.console.pages import CuttableLine, logged, until
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-if CHROMIUM is None and not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
-    pytest.skip("no Chromium on this machine", allow_module_level=True)
-playwright_api = pytest.importorskip("playwright.sync_api")
-NAMED = "localStorage.setItem('handoff-name', '{}')"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Tab:
-    """A page that is open as somebody."""
-
-    def __init__(self, browser: Any, url: str, name: str = "ada", before: str = "") -> None:
-        self.context = browser.new_context(viewport={"width": 1440, "height": 900})
-        self.context.add_init_script(NAMED.format(name) + ";" + before)
-        self.page = self.context.new_page()
-        self.errors: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(url)
-
-    def ready(self) -> "Tab":
-        self.until("handoff.told?.robot === true")
-        return self
-
-    def until(self, expression: str) -> None:
-        """Waits for something in the page; Playwright's own way is one that the page's security policy forbids."""
-        until(lambda: self.page.evaluate(expression))
-
-    def mode(self) -> str:
-        return self.page.inner_text("#mode")
-
-    def shows(self, mode: str) -> None:
-        self.until(f"document.getElementById('mode').textContent === '{mode}'")
-
-    def remembers(self) -> None:
-        """From now on `showed` knows each mode, however short."""
-        self.page.evaluate(
-            """() => {
-              window.modes = [];
-              const mode = document.getElementById('mode');
-              new MutationObserver(() => modes.push(mode.textContent)).observe(mode, { childList: true });
-            }"""
-        )
-
-    def showed(self, mode: str) -> None:
-        self.until(f"modes.includes('{mode}')")
-
-    def go(self) -> "Tab":
-        self.page.keyboard.press("Enter")
-        self.shows("POLICY")
-        return self
-
-
-@pytest.fixture
-def tab(browser, opened: Open, robot: Line) -> Iterator[Tab]:
-    tab = Tab(browser, opened.url).ready()
-    yield tab
-    assert tab.errors == []
-    tab.context.close()
-    until(lambda: robot.command().mode is Mode.HOLD)
-
-
-def reaches(robot: Line, mode: Mode) -> Command:
-    until(lambda: robot.command().mode is mode)
-    return robot.command()
-
-
-def driven(tab: Tab, robot: Line) -> None:
-    tab.go()
-    tab.page.keyboard.down("ArrowUp")
-    reaches(robot, Mode.PERSON)
+from tests.real.console.tabs import Tab, driven, reaches
 
 
 def test_a_held_key_moves_the_arm_and_letting_go_gives_it_back(tab, robot):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from real.console.bindings import Bindings, Inputs
+from real.console.bindings import DEFAULTS, Bindings, Inputs, RefusedBindingError
 from real.console.desk import STILL, Desk, DeskConfig, FloodedError, Mode
 from real.teleop.takeover import Hand
 from robots.errors import HandoffError
@@ -267,16 +267,40 @@ def test_the_end_ends_it_for_good(running):
 
 
 def test_bindings_change_while_it_holds_still_by_who_has_control(running):
-    running.desk.bind(running.ada, "forward", "key KeyW")
+    with pytest.raises(RefusedBindingError, match="only while the arm holds still"):
+        running.desk.bind(running.ada, "forward", "key KeyW")
     running.keys("Escape")
     bob = running.desk.join("bob", "there")
-    running.desk.bind(bob, "forward", "key KeyW")
+    with pytest.raises(RefusedBindingError, match="by whoever has control"):
+        running.desk.bind(bob, "forward", "key KeyW")
     assert running.desk.bindings.inputs["forward"][0] == "key ArrowUp"
     assert running.happened("not bound")
     running.desk.bind(running.ada, "forward", "key KeyW")
     running.go()
     running.keys("KeyW")
     assert running.desk.command().hand.twist[0] == 1.0
+
+
+def test_a_binding_that_is_refused_is_written_down_and_changes_nothing(running):
+    running.keys("Escape")
+    with pytest.raises(RefusedBindingError):
+        running.desk.bind(running.ada, "left", "key Escape", swap=True)
+    assert running.log[-1][1] == "not bound"
+    assert "Hold still" in running.log[-1][2]["why"]
+    assert running.desk.bindings.inputs == DEFAULTS
+    running.go()
+    running.keys("Escape")
+    assert running.desk.mode is Mode.HOLD
+
+
+def test_the_default_bindings_come_back_while_it_holds_still_by_who_has_control(running):
+    running.keys("Escape")
+    running.desk.bind(running.ada, "forward", "key KeyS", swap=True)
+    bob = running.desk.join("bob", "there")
+    with pytest.raises(RefusedBindingError):
+        running.desk.restore(bob)
+    running.desk.restore(running.ada)
+    assert running.desk.bindings.inputs == DEFAULTS
 
 
 def test_unknown_presses_are_refused(running):

@@ -11,6 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from real.console.bindings import DEFAULTS, stored_bindings
 from real.console.desk import Mode
 from real.console.line import Line, LineConfig
 from real.console.process import ROBOT_VARIABLE, Open, console_line, open_console
@@ -251,6 +252,44 @@ def test_bindings_outlive_the_server(opened, robot, page, folder):
         with contextlib.closing(second.socket), contextlib.closing(line):
             until(lambda: line.connection == 1)
             assert second.state()["bindings"]["forward"][0] == "key KeyW"
+
+
+def refusal(page: Page) -> dict[str, Any]:
+    """What the page is told about a binding that was refused."""
+    while True:
+        state = page.state()
+        page.keys()
+        if "refused" in state:
+            return state["refused"]
+
+
+def test_a_refused_binding_is_told_to_the_page_that_asked_and_changes_nothing(page, robot, folder):
+    page.say(kind="restore")
+    page.say(kind="bind", action="left", input="key Escape", swap=True)
+    assert refusal(page) == {
+        "why": "Escape is Hold still, which gives nothing away. Choose another.",
+        "swap": False,
+    }
+    page.say(kind="bind", action="forward", input="key KeyS")
+    assert refusal(page) == {"why": "S is Success. Swap?", "swap": True}
+    assert stored_bindings(folder / "bindings.json").inputs == DEFAULTS
+    driven(page, robot)
+    page.keys("Escape")
+    held(robot)
+
+
+def test_a_swap_and_the_defaults_are_stored(page, robot, folder):
+    page.say(kind="bind", action="forward", input="key KeyS", swap=True)
+    until(lambda: stored_bindings(folder / "bindings.json").inputs["success"] == ("key ArrowUp", "button 3"))
+    page.say(kind="restore")
+    until(lambda: stored_bindings(folder / "bindings.json").inputs == DEFAULTS)
+
+
+def test_a_stored_map_without_a_stop_key_ends_the_start_in_one_line(tmp_path):
+    (tmp_path / "bindings.json").write_text('{"hold still": ["key KeyH"]}')
+    told = r"'key Escape' does nothing, expected 'hold still'.* Delete the file"
+    with pytest.raises(HandoffError, match=told), open_console(ConsoleConfig(port=0), tmp_path):
+        pass
 
 
 def test_another_address_needs_a_token_of_ones_own(folder, monkeypatch):

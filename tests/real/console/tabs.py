@@ -1,0 +1,89 @@
+"""A page in a real browser, Chromium, for tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from real.console.desk import Command, Mode
+from real.console.line import Line
+from tests.real.console.pages import until
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NAMED = "localStorage.setItem('handoff-name', '{}')"
+
+
+@contextmanager
+def open_browser() -> Iterator[Any]:
+    """A browser without windows; a machine without Chromium skips the test, unless engines are required."""
+    if CHROMIUM is None and not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
+        pytest.skip("no Chromium on this machine")
+    playwright_api = pytest.importorskip("playwright.sync_api")
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """A page that is open as somebody."""
+
+    def __init__(self, browser: Any, url: str, name: str = "ada", before: str = "") -> None:
+        self.context = browser.new_context(viewport={"width": 1440, "height": 900})
+        self.context.add_init_script(NAMED.format(name) + ";" + before)
+        self.page = self.context.new_page()
+        self.errors: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(url)
+
+    def ready(self) -> Tab:
+        self.until("handoff.told?.robot === true")
+        return self
+
+    def until(self, expression: str) -> None:
+        """Waits for something in the page; Playwright's own way is one that the page's security policy forbids."""
+        until(lambda: self.page.evaluate(expression))
+
+    def mode(self) -> str:
+        return self.page.inner_text("#mode")
+
+    def shows(self, mode: str) -> None:
+        self.until(f"document.getElementById('mode').textContent === '{mode}'")
+
+    def remembers(self) -> None:
+        """From now on `showed` knows each mode, however short."""
+        self.page.evaluate(
+            """() => {
+              window.modes = [];
+              const mode = document.getElementById('mode');
+              new MutationObserver(() => modes.push(mode.textContent)).observe(mode, { childList: true });
+            }"""
+        )
+
+    def showed(self, mode: str) -> None:
+        self.until(f"modes.includes('{mode}')")
+
+    def go(self) -> Tab:
+        self.page.keyboard.press("Enter")
+        self.shows("POLICY")
+        return self
+
+
+def reaches(robot: Line, mode: Mode) -> Command:
+    """Waits until the robot's side is told a mode; returns the command that does."""
+    until(lambda: robot.command().mode is mode)
+    return robot.command()
+
+
+def driven(tab: Tab, robot: Line) -> None:
+    """The arm is in the person's hand."""
+    tab.go()
+    tab.page.keyboard.down("ArrowUp")
+    reaches(robot, Mode.PERSON)
