@@ -8,7 +8,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from robots.errors import HandoffError
+from robots.errors import HandoffError, words
+from robots.signals import exit_code, raising_signals
 
 OPERATORS = ("simulated", "keyboard", "spacemouse", "console")
 """Who can correct; as `flows.hil_config.OperatorKind`, which is heavy to import."""
@@ -18,11 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. Every failure is one clear line, with `--debug` a traceback too."""
     options = _parse(arguments)
     try:
-        options.command(options)
+        with raising_signals():
+            options.command(options)
     except HandoffError as error:
-        return _fail(str(error), error, options.debug)
-    except KeyboardInterrupt:
-        return _fail("interrupted. Finished stages are kept; run again to resume.", None, False, code=130)
+        return _fail(words(error), error, options.debug)
+    except KeyboardInterrupt as error:
+        message = f"{words(error).removesuffix('.')}. What is finished is kept; run again to resume."
+        return _fail(message, error, options.debug, code=exit_code(error))
     except Exception as error:  # noqa: BLE001  the last resort: a person gets a line, not a traceback
         from flows.isolate import describe
 
@@ -57,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         sub = add(name, command, about)
         sub.add_argument("name", help="a file in configs/ without its ending, e.g. demo")
-        sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. pretrain.steps=2000")
+        sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. pretrain.training.steps=2000")
     sub = add("profile", _profile, "predict how fast each placement of a pipeline's practice would be")
     sub.add_argument("name", help="a file in configs/ without its ending, e.g. vla_ppo")
     sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. finetune.worlds=200")

@@ -1,7 +1,7 @@
 """Artifacts: all that passes between stages. A directory with a manifest, complete or absent, never half-written.
 
 runs/artifacts/pretrain-3f9c0a1b2c4d/
-    manifest.json    inputs, resolved configuration, code version, seeds, metrics, a digest per file
+    manifest.json    inputs, resolved configuration, code version, seeds, metrics, a digest per file, a digest of it all
     ...              what the stage wrote
 runs/artifacts/pretrain-3f9c0a1b2c4d.partial/    the same while the stage runs; a killed stage resumes from it
 """
@@ -20,6 +20,10 @@ from robots.durable import sync_path, sync_tree, write_atomically
 from robots.errors import HandoffError
 
 MANIFEST = "manifest.json"
+MANIFEST_DIGEST = "manifest_digest"
+"""Entry of a manifest: sha256 of all its other entries. Artifacts of older versions lack it."""
+_NEEDED = {"kind": str, "stage": str, "digest": str, "inputs": dict, "metrics": dict, "files": dict}
+_SPOILT = "Was it edited? Delete the directory to rebuild it."
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Artifact:
     kind: str
     path: Path
     digest: str
-    """sha256 over the names and sha256 of all files but the manifest."""
+    """sha256 over the names and sha256 of all files but its own manifest."""
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -41,43 +45,67 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Reads an artifact's manifest.
 
     Raises:
-        HandoffError: there is none, or it is not JSON.
+        HandoffError: there is none, it is not JSON, or an entry that every manifest has is missing or of another type.
     """
     file = path / MANIFEST
     try:
-        return json.loads(file.read_text())
+        manifest = json.loads(file.read_bytes().decode())
     except FileNotFoundError:
         raise HandoffError(f"artifact {path}: no {MANIFEST}. Is this a finished artifact directory?") from None
-    except json.JSONDecodeError as error:
-        raise HandoffError(f"artifact {path}: {MANIFEST} is not JSON ({error}). Delete it to rebuild.") from None
+    except UnicodeDecodeError as error:
+        raise HandoffError(f"artifact {path}: {MANIFEST} is not UTF-8 ({error}). {_SPOILT}") from None
+    except ValueError as error:
+        raise HandoffError(f"artifact {path}: {MANIFEST} is not JSON ({error}). {_SPOILT}") from None
+    _check_manifest(path, manifest)
+    return manifest
 
 
 def load_artifact(path: Path) -> Artifact:
-    """Opens a finished artifact, checking that every file of the manifest is there with its size (milliseconds).
+    """Opens a finished artifact after all checks that read no file but its manifest (milliseconds).
+
+    These are: the files that lie there are those of the manifest, with their sizes, and the manifest's digests are
+    those of what it says itself. The content of the files is not read; `verify_artifact` does that.
 
     Raises:
-        HandoffError: a file is missing or has another size.
+        HandoffError: a check failed.
     """
     manifest = read_manifest(path)
-    for name, entry in manifest["files"].items():
-        file = path / name
-        size = file.stat().st_size if file.exists() else None
-        if size != entry["size"]:
-            state = "missing" if size is None else f"{size} bytes"
-            raise HandoffError(
-                f"artifact {path}: {name} is {state}, the manifest says {entry['size']} bytes. "
-                "Was it edited? Delete the directory to rebuild it."
-            )
+    _check_listing(path, manifest)
     return Artifact(manifest["kind"], path, manifest["digest"])
 
 
-def verify_artifact(path: Path) -> None:
-    """Re-hashes every file of an artifact.
+def verify_artifact(path: Path) -> dict[str, Any]:
+    """Re-hashes every file of an artifact and compares all digests, that of the manifest as well.
+
+    This finds damage and careless edits. It does not stop a person who may write there: they can work out all digests
+    anew, as `seal` does. Against them only a signature helps, by a key that they do not have, and Handoff makes none.
+
+    Returns:
+        The manifest, as it was checked.
 
     Raises:
-        HandoffError: a file's content is not what the manifest recorded.
+        HandoffError: something is not as it was sealed, or an older version sealed it: without `manifest_digest`.
+    """
+    manifest = verify_files(path)
+    if MANIFEST_DIGEST not in manifest:
+        raise HandoffError(
+            f"artifact {path}: its manifest has no digest of its own, so an older version of Handoff made it. Delete "
+            "the directory and run the pipeline again."
+        )
+    return manifest
+
+
+def verify_files(path: Path) -> dict[str, Any]:
+    """Makes the same checks for an artifact of any version, so without those of an older one's manifest.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        HandoffError: something is not as it was sealed.
     """
     manifest = read_manifest(path)
+    _check_listing(path, manifest)
     for name, entry in manifest["files"].items():
         found = file_digest(path / name)
         if found != entry["sha256"]:
@@ -85,6 +113,7 @@ def verify_artifact(path: Path) -> None:
                 f"artifact {path}: {name} has sha256 {found[:12]}, the manifest says {entry['sha256'][:12]}. "
                 "Was it edited after it was built?"
             )
+    return manifest
 
 
 def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Artifact:
@@ -94,19 +123,101 @@ def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Ar
         partial: what the stage wrote.
         final: the artifact's place; must not exist.
         kind: e.g. "episodes", "policy", "bundle".
-        record: what the manifest says beside `kind`, `digest` and `files`.
+        record: what the manifest says beside `kind`, `digest`, `files` and `manifest_digest`; at least `stage`,
+            `inputs` and `metrics`.
+
+    Raises:
+        HandoffError: the stage left a link, or something else that is neither a file nor a folder.
     """
-    files = {
-        str(file.relative_to(partial)): {"size": file.stat().st_size, "sha256": file_digest(file)}
-        for file in sorted(partial.rglob("*"))
-        if file.is_file() and file.name != MANIFEST
-    }
-    digest = json_digest({name: entry["sha256"] for name, entry in files.items()})
-    write_json(partial / MANIFEST, {"kind": kind, "digest": digest, **record, "files": files})
+    sizes = _sizes(partial)
+    files = {name: {"size": sizes[name], "sha256": file_digest(partial / name)} for name in sorted(sizes)}
+    digest = _content_digest(files)
+    # The digest is that of the manifest as it will be read: keys are strings, and tuples are lists.
+    manifest = json.loads(json.dumps({"kind": kind, "digest": digest, **record, "files": files}))
+    write_json(partial / MANIFEST, {**manifest, MANIFEST_DIGEST: json_digest(manifest)})
     sync_tree(partial)
     os.rename(partial, final)
     sync_path(final.parent)
     return Artifact(kind, final, digest)
+
+
+def _check_manifest(path: Path, manifest: Any) -> None:
+    if not isinstance(manifest, dict):
+        raise HandoffError(f"artifact {path}: {MANIFEST} holds a {type(manifest).__name__}, expected a map. {_SPOILT}")
+    for key, kind in _NEEDED.items():
+        if not isinstance(manifest.get(key), kind):
+            found = f"is {manifest[key]!r:.40}" if key in manifest else "is missing"
+            raise HandoffError(f"artifact {path}: '{key}' {found} in {MANIFEST}, expected a {kind.__name__}. {_SPOILT}")
+    for name, entry in manifest["files"].items():
+        if not (
+            isinstance(entry, dict) and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
+        ):
+            raise HandoffError(
+                f"artifact {path}: the entry of file {name} is {entry!r:.40} in {MANIFEST}, expected its size and "
+                f"sha256. {_SPOILT}"
+            )
+
+
+def _check_listing(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Compares the manifest with itself, and its files with those that lie there."""
+    listed = manifest["files"]
+    _check_digest(path, "digest", _content_digest(listed), manifest["digest"])
+    if MANIFEST_DIGEST in manifest:
+        rest = {key: value for key, value in manifest.items() if key != MANIFEST_DIGEST}
+        _check_digest(path, MANIFEST_DIGEST, json_digest(rest), manifest[MANIFEST_DIGEST])
+    sizes = _sizes(path)
+    for name, entry in listed.items():
+        size = sizes.get(name)
+        if size != entry["size"]:
+            state = "missing" if size is None else f"{size} bytes"
+            raise HandoffError(
+                f"artifact {path}: {name} is {state}, the manifest says {entry['size']} bytes. {_SPOILT}"
+            )
+    added = sorted(sizes.keys() - listed.keys())
+    if added:
+        raise HandoffError(
+            f"artifact {path}: {len(added)} files are not in its manifest, {added[0]} for one. Were they put there "
+            "after it was built? Remove them, or delete the directory to rebuild it."
+        )
+
+
+def _check_digest(path: Path, key: str, worked_out: str, said: Any) -> None:
+    if worked_out != said:
+        raise HandoffError(
+            f"artifact {path}: '{key}' in {MANIFEST} is {said!s:.12}, worked out from the rest of it "
+            f"{worked_out[:12]}. {_SPOILT}"
+        )
+
+
+def _sizes(root: Path) -> dict[str, int]:
+    """The size of every file below `root` but its own manifest, by its path from there.
+
+    Raises:
+        HandoffError: there is a link, or something else that is neither a file nor a folder.
+    """
+    sizes: dict[str, int] = {}
+    prefix = os.path.join(root, "")
+    pending = [prefix]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                name = entry.path[len(prefix) :]
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    sizes[name] = entry.stat(follow_symlinks=False).st_size
+                else:
+                    what = "a link" if entry.is_symlink() else "neither a file nor a folder"
+                    raise HandoffError(
+                        f"artifact {root}: {name} is {what}, expected files and folders only. Was it put there from "
+                        "outside?"
+                    )
+    sizes.pop(MANIFEST, None)
+    return sizes
+
+
+def _content_digest(files: Mapping[str, Mapping[str, Any]]) -> str:
+    return json_digest({name: entry["sha256"] for name, entry in files.items()})
 
 
 def file_digest(file: Path) -> str:

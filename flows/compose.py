@@ -157,7 +157,7 @@ def _choices() -> dict[str, dict[str, dict[str, Any]]]:
 def _check_override(override: str, defaults: Mapping[str, Any]) -> None:
     key, equals, _ = override.partition("=")
     if not equals:
-        raise HandoffError(f"override '{override}' has no '='. Write key=value, e.g. pretrain.steps=2000.")
+        raise HandoffError(f"override '{override}' has no '='. Write key=value, e.g. pretrain.training.steps=2000.")
     families = [f"{_FAMILY}.{size}" for family in _families() for size in _dotted(family)]
     families += [f"{_FAMILY}.backbone.scratch.{size}" for size in to_plain(ScratchConfig())]
     networks = [f"{_NETWORK}.{size}" for network in _networks() for size in network]

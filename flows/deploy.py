@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from flows.benches import WAIT_SECONDS, Bench, DeploySession, arm_bench, await_g
 from flows.hil_config import HilOperator, HilWorld
 from real.cameras import CameraConfig
 from robots.config import to_plain, validate
-from robots.errors import HandoffError, SafetyError
+from robots.errors import HandoffError
 from robots.types import Label
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flows.stages.deploy import Scene
     from real.console.server import ConsoleConfig
     from real.controller import OnnxPolicy
+    from real.loop import EpisodeRecord
     from real.oversight import Oversight
     from robots.episodes.store import EpisodeStore
 
@@ -95,24 +96,25 @@ def compose_deploy(task: str, overrides: Sequence[str] = ()) -> DeploySession:
 
 
 def released_bundle(gate: Path) -> Path:
-    """The bundle that passed the gate whose artifact `gate` is, checked against what the gate saw.
+    """The bundle that passed the gate whose artifact `gate` is; all files and digests of both are worked out anew.
+
+    See `flows.artifact.verify_artifact` for what that is good for, and what not.
 
     Raises:
-        HandoffError: not a gate's artifact, or the bundle is gone or another by now.
+        HandoffError: not a gate's artifact, the bundle is gone or another by now, or either is not as it was sealed.
     """
-    from flows.artifact import load_artifact, verify_artifact
+    from flows.artifact import verify_artifact
     from flows.explain import find_artifact
 
     found = find_artifact(gate)
-    manifest = load_artifact(found).manifest
+    manifest = verify_artifact(found)
     if manifest["kind"] != "gate" or manifest["metrics"].get("passed") is not True:
         raise HandoffError(
             f"{gate}: is the artifact of stage '{manifest['stage']}', expected one of a gate that was passed, such as "
             "runs/demo/gate. An arm runs nothing else."
         )
     bundle = (found / manifest["input_paths"]["bundle"]).resolve()
-    verify_artifact(bundle)
-    if load_artifact(bundle).digest != manifest["inputs"]["bundle"]:
+    if verify_artifact(bundle)["digest"] != manifest["inputs"]["bundle"]:
         raise HandoffError(f"{bundle}: is not the bundle that passed {gate}. Run the pipeline again.")
     return bundle
 
@@ -156,8 +158,9 @@ def deploy(
         say: told the console's address and how every episode ended.
 
     Raises:
-        SafetyError: a limit or the robot ended an episode; what was recorded of it is in the store.
-        HandoffError: a policy of another task, no arm or tracker there, or a store of other fields.
+        SafetyError: a limit or the robot ended an episode; what was recorded of it is in the store, as it is after
+            any other error in an episode.
+        HandoffError: a policy of another task, no arm or tracker there, a lost connection, or a store of other fields.
     """
     from flows.console_view import drawn
     from flows.stages.deploy import EXTRA
@@ -219,19 +222,27 @@ def run_overseen(
 ) -> Deployed:
     """One episode; the arm is at rest and what was recorded is in the store when this returns or raises."""
     from flows.stages.deploy import Scene
-    from real.loop import EpisodeRecord, run_episode
+    from real.loop import run_episode
+    from real.recording import Recording
     from sim.tasks.push_t import SUCCESS_COVERAGE
 
     bench.place(seed)
     shown.scene = scene = Scene(bench.pose, shown.plane)
-    record = EpisodeRecord()
-    fault: SafetyError | None = None
-    with bench.arm() as arm:
+
+    def outcome() -> dict[str, Any] | None:
+        ended = _ended(seed, record, scene, shown.oversight)
+        if not ended.recorded and recording.fault is None:
+            return None
+        return {"robot": bench.robot, "policy": policy.contract.policy, **_about(record, ended)}
+
+    recording = Recording(store, outcome)
+    record = recording.record
+    with recording, bench.arm() as arm:
         arm.preflight()
         if not bench.ready(arm, shown.oversight):
             return _ended(seed, record, scene, shown.oversight)
         shown.oversight.begin(seed)
-        try:
+        with recording.of(arm):
             run_episode(
                 arm,
                 bench.clock(arm),
@@ -246,23 +257,10 @@ def run_overseen(
                 record=record,
                 oversight=shown.oversight,
             )
-        except SafetyError as error:
-            fault = error
-        robot = None
-        # A fault may have cut off the last states; then it is the fault that must be told.
-        with suppress(*(() if fault is None else (HandoffError,))):
-            if arm.recorder is not None and record.policy:
-                robot = arm.recorder.between(record.begin, record.end)
-    ended = _ended(seed, record, scene, shown.oversight)
-    if robot is not None and (ended.recorded or fault is not None):
-        about = {"robot": bench.robot, "policy": policy.contract.policy, "fault": None if fault is None else str(fault)}
-        _store(store, record, robot, ended, about)
-    if fault is not None:
-        raise fault
-    return ended
+    return _ended(seed, record, scene, shown.oversight)
 
 
-def _ended(seed: int, record: Any, scene: Scene, oversight: Oversight) -> Deployed:
+def _ended(seed: int, record: EpisodeRecord, scene: Scene, oversight: Oversight) -> Deployed:
     from sim.tasks.push_t import SUCCESS_COVERAGE
 
     solved = scene.best > SUCCESS_COVERAGE
@@ -280,12 +278,10 @@ def _ended(seed: int, record: Any, scene: Scene, oversight: Oversight) -> Deploy
     )
 
 
-def _store(store: EpisodeStore, record: Any, robot: Any, ended: Deployed, about: dict[str, Any]) -> None:
-    from real.record import append_episode, tracking_figures
-
+def _about(record: EpisodeRecord, ended: Deployed) -> dict[str, Any]:
+    """What is stored of the episode beside its streams."""
     dropped = ended.label in (Label.REDO, Label.DISCARD)
-    metadata = {
-        **about,
+    return {
         "seed": ended.seed,
         "success": ended.success,
         "coverage": ended.coverage,
@@ -297,7 +293,6 @@ def _store(store: EpisodeStore, record: Any, robot: Any, ended: Deployed, about:
         "takeovers": int(np.max(record.policy["segment"])) + 1,
         "held_seconds": ended.held,
     }
-    append_episode(store, record, robot, {**metadata, **tracking_figures(record, robot)})
 
 
 def _told(number: int, ended: Deployed) -> str:

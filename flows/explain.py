@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.artifact import read_manifest, verify_artifact
+from flows.artifact import MANIFEST_DIGEST, read_manifest, verify_files
 from flows.summary import describe
 from robots.errors import HandoffError
 
@@ -31,26 +31,45 @@ def explain(path: Path, *, verify: bool = False) -> str:
 
     Args:
         path: an artifact directory, or any file inside one.
-        verify: also re-hash every file on the chain.
+        verify: also re-hash every file on the chain, and compare all digests. An artifact of an older version has no
+            digest of its manifest; its line says so.
+
+    Raises:
+        HandoffError: there is no such artifact, or with `verify`, one on the chain is not as it was sealed.
     """
     return "\n".join(_lines(find_artifact(path), "", verify, set()))
 
 
 def _lines(path: Path, indent: str, verify: bool, seen: set[Path]) -> Iterator[str]:
     manifest = read_manifest(path)
-    if verify:
-        verify_artifact(path)
     name = f"{manifest['stage']} ({manifest['kind']}) {manifest['digest'][:12]}"
     if path in seen:
         yield f"{indent}{name}  (as above)"
         return
     seen.add(path)
-    yield f"{indent}{name}{'  verified' if verify else ''}"
+    yield f"{indent}{name}{_verified(path) if verify else ''}"
     for fact in _facts(path, manifest):
         yield f"{indent}    {fact}"
     for label, link in manifest["input_paths"].items():
+        source = (path / link).resolve()
+        if verify:
+            _check_input(path, label, manifest["inputs"][label], source)
         yield f"{indent}  └ {label}:"
-        yield from _lines((path / link).resolve(), indent + "    ", verify, seen)
+        yield from _lines(source, indent + "    ", verify, seen)
+
+
+def _verified(path: Path) -> str:
+    manifest = verify_files(path)
+    return "  verified" if MANIFEST_DIGEST in manifest else "  files verified; an older manifest, which has no digest"
+
+
+def _check_input(path: Path, label: str, digest: str, source: Path) -> None:
+    found = read_manifest(source)["digest"]
+    if found != digest:
+        raise HandoffError(
+            f"artifact {path}: its input '{label}' had the digest {digest[:12]}, {source} has {found[:12]} by now. "
+            "Was it built again? Run the pipeline again."
+        )
 
 
 def _facts(path: Path, manifest: dict[str, Any]) -> Iterator[str]:

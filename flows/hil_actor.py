@@ -19,7 +19,9 @@ from real.corrections.journal import Journal
 from real.corrections.link import Link, LinkConfig
 from real.corrections.rewards import DetectedReward, OwnReward
 from robots.episodes.corrections import STREAM, EpisodeAssembler, Outcome, corrections_schema, open_corrections
+from robots.errors import words
 from robots.gripper_commands import CommandedHand
+from robots.signals import delayed_signals
 from robots.spec import ActionSpec
 from robots.success import SuccessDetector
 from robots.types import Intervention, Label, Observation, Operator, Requests
@@ -36,6 +38,7 @@ FLUSH_SECONDS = 30.0
 def act(config: CorrectConfig, folder: Path, classifier: Path | None, uri: str, token: str, parent: Connection) -> None:
     """Acts until the parent says `stop` or the person does; records episodes in `folder/store.zarr`.
 
+    An episode that anything else ends, such as a lost sensor or a signal, is recorded up to there, with its fault.
     Says to the parent `("status", line)` now and then and `("stopped",)` where the person wants to stop.
     """
     with ExitStack() as stack:
@@ -51,7 +54,8 @@ def act(config: CorrectConfig, folder: Path, classifier: Path | None, uri: str, 
         recorder = _Recorder(EpisodeAssembler(store, 1, {"robot": ROBOT, "source": "training"}), operator)
 
         def watch(acted: Acted) -> None:
-            recorder(acted)
+            with delayed_signals():
+                recorder(acted)
             operator.told(acted)
             if parent.poll() and parent.recv() == "stop":
                 actor.stop()
@@ -76,7 +80,12 @@ def act(config: CorrectConfig, folder: Path, classifier: Path | None, uri: str, 
             hold=hold,
             watch=watch,
         )
-        actor.run()
+        try:
+            actor.run()
+        except BaseException as error:
+            with delayed_signals():
+                recorder.cut_off(words(error))
+            raise
         if operator.stopped:
             parent.send(("stopped",))
         link.flush(FLUSH_SECONDS)
@@ -147,6 +156,8 @@ class _Recorder:
     def __init__(self, assembler: EpisodeAssembler, operator: _Attended) -> None:
         self._assembler, self._operator = assembler, operator
         self._solved, self._said = False, 0.0
+        self._running: tuple[Observation, dict[str, Any]] | None = None
+        """What the running episode's last step led to, and its metadata up to then; None before its first step."""
 
     def __call__(self, acted: Acted) -> None:
         self._solved |= bool(acted.step.info["success"][0])
@@ -163,9 +174,24 @@ class _Recorder:
             last=acted.last,
             policy_version=acted.steps.policy_version,
         )
-        self._assembler.add(acted.observation, acted.intervention, outcome, acted.step.executed > 0, [about])
+        moved = acted.step.executed > 0
+        running, self._running = self._running, None
+        self._assembler.add(acted.observation, acted.intervention, outcome, moved, [about])
         if acted.last[0]:
             self._solved = False
+        elif not moved[0]:
+            self._running = running
+        else:
+            # The world may write its next observation into the same arrays.
+            final = {name: np.array(array) for name, array in acted.step.final_observation.items()}
+            person = {"operator": acted.intervention.operator, "device": acted.intervention.device}
+            self._running = final, {**person, **about}
+
+    def cut_off(self, fault: str) -> None:
+        """Writes the running episode down as it stands, where it has begun."""
+        if self._running is not None:
+            (final, about), self._running = self._running, None
+            self._assembler.cut_off(0, final, {**about, "fault": fault, "discard_reason": "fault"})
 
     def say(self, parent: Connection, link: Link) -> None:
         now = time.monotonic()

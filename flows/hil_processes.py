@@ -8,14 +8,16 @@ from __future__ import annotations
 import multiprocessing
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from flows.isolate import describe
+from flows.lock import WriteLock, inheritable_lock
 from robots import errors
 from robots.errors import HandoffError
 from robots.processes import end_with_parent
+from robots.signals import raising_signals
 
 RESTARTS = 3
 """Times that a side which was killed is started again."""
@@ -40,11 +42,10 @@ class Side:
         self._pipe: Connection | None = None
 
     def start(self) -> None:
-        """Starts the process."""
+        """Starts the process, which inherits the lock of the artifact that it writes into."""
         self._pipe, there = self._context.Pipe()
-        self.process = self._context.Process(
-            target=work, args=(there, self._function, self.arguments), name=f"handoff-{self.name}"
-        )
+        arguments = (there, inheritable_lock(), self._function, self.arguments)
+        self.process = self._context.Process(target=work, args=arguments, name=f"handoff-{self.name}")
         self.process.start()
         there.close()
 
@@ -99,11 +100,12 @@ class Side:
         self.start()
 
 
-def work(there: Connection, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """The process: calls `function(*arguments, there)`; dies with whoever started it."""
+def work(there: Connection, lock: WriteLock | None, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """The process: calls `function(*arguments, there)`; ends with whoever started it, and holds `lock` until then."""
     end_with_parent()
     try:
-        function(*arguments, there)
+        with raising_signals(), nullcontext() if lock is None else lock.held():
+            function(*arguments, there)
         there.send(("done",))
     except KeyboardInterrupt:
         return

@@ -16,11 +16,13 @@ from typing import Any
 from flows.artifact import Artifact
 from flows.compose import compose
 from flows.display import Display
+from flows.isolate import OVER
 from flows.memory import MemoryMeter
 from flows.pipeline import PipelineConfig, stages
 from flows.plan import cached_artifacts
 from flows.stage import Outcome, Stage, run_stage
 from flows.summary import Summary, summarise, write_results
+from robots.code_version import code_version
 from robots.errors import HandoffError
 
 SIDE_BY_SIDE = 2
@@ -39,7 +41,10 @@ def run(name: str, overrides: Sequence[str] = (), *, debug: bool = False) -> Pat
     if outcomes is not None:
         return write_results(config, summarise(outcomes, started, peak_bytes=0))
     prepare_prefect(debug)
-    summary = make_flow()(name, list(overrides))
+    try:
+        summary = make_flow()(name, list(overrides))
+    finally:
+        OVER.clear()
     return write_results(config, summary.ended(started, time.time()))
 
 
@@ -70,10 +75,12 @@ def make_flow() -> Callable[..., Summary]:
         """Composes `configs/<config_name>.yaml`, runs its stages and writes the results."""
         started = time.time()
         config = compose(config_name, overrides or ())
+        declared = stages(config)
+        _read_code(declared)
         futures: dict[str, Any] = {}  # Prefect's, each of an Outcome
         barrier: list[Any] = []
         with Display() as display, MemoryMeter() as memory:
-            for stage in stages(config):
+            for stage in declared:
                 inputs = {name: futures[upstream.name] for name, upstream in stage.inputs.items()}
                 before = list(futures.values()) if stage.exclusive else barrier
                 future = submit(stage, inputs, Path(config.runs), display, wait_for=before)
@@ -85,6 +92,16 @@ def make_flow() -> Callable[..., Summary]:
         return summary
 
     return handoff
+
+
+def _read_code(declared: Sequence[Stage]) -> None:
+    """Determines the version of every stage's code before the first stage starts.
+
+    Stages start in threads. Python 3.11 can fail with "AST constructor recursion depth mismatch" when two threads parse
+    source files at the same time (CPython issue 106905).
+    """
+    for stage in declared:
+        code_version(stage.module)
 
 
 def _run_shown(stage: Stage, inputs: dict[str, Artifact], root: Path, display: Display) -> Outcome:
@@ -100,8 +117,13 @@ def _run_shown(stage: Stage, inputs: dict[str, Artifact], root: Path, display: D
 
 def _collect(futures: dict[str, Any]) -> dict[str, Outcome]:
     """Waits for every stage; the error of the first that failed is raised, not that of those waiting for it."""
-    for future in futures.values():
-        future.wait()
+    try:
+        for future in futures.values():
+            future.wait()
+    except BaseException:
+        # Ctrl-C or a signal. Prefect's runner will wait for its threads, and these for the stages' processes.
+        OVER.set()
+        raise
     return {name: future.result() for name, future in futures.items()}
 
 

@@ -5,21 +5,19 @@ Cache key = sha256(resolved configuration + input digests + version of the stage
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from flows.artifact import Artifact, json_digest, load_artifact, read_manifest, seal
+from flows.lock import run_lock, write_lock
 from robots.code_version import ROOT, code_version
 from robots.config import to_plain
-from robots.errors import HandoffError
 from robots.types import Progress
 
 
@@ -96,31 +94,39 @@ def run_stage(
     digests = {name: artifact.digest for name, artifact in inputs.items()}
     record = identity(stage, digests)
     final = artifact_path(root, stage, json_digest(record))
-    with _locked(final):
+    with run_lock(final):
         if final.exists():
             return Outcome(load_artifact(final), True, time.time() - started, started)
-        partial = final.with_name(final.name + ".partial")
-        partial.mkdir(parents=True, exist_ok=True)
-        paths = {name: artifact.path.resolve() for name, artifact in inputs.items()}
-        job = (stage.module, stage.config, paths, partial.resolve())
-        if isolate:
-            from flows.isolate import run_isolated
+        with write_lock(final, progress) as lock:
+            started = time.time()
+            partial = final.with_name(final.name + ".partial")
+            partial.mkdir(parents=True, exist_ok=True)
+            paths = {name: artifact.path.resolve() for name, artifact in inputs.items()}
+            job = (stage.module, stage.config, paths, partial.resolve())
+            if isolate:
+                from flows.isolate import run_isolated
 
-            metrics = run_isolated(stage.name, call_stage, job, progress)
-        else:
-            metrics = call_stage(*job, progress)
-        seconds = time.time() - started
-        links = {name: os.path.relpath(artifact.path, final) for name, artifact in inputs.items()}
-        manifest = {
-            **record,
-            "input_paths": links,
-            "seeds": _seeds(record["config"]),
-            "metrics": metrics,
-            "seconds": round(seconds, 3),
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "environment": _environment(),
-        }
-        return Outcome(seal(partial, final, stage.kind, manifest), False, seconds, started)
+                metrics = run_isolated(stage.name, call_stage, job, progress, lock)
+            else:
+                with lock.held():
+                    metrics = call_stage(*job, progress)
+            seconds = time.time() - started
+            manifest = {**record, **_made(record, inputs, final, metrics, seconds)}
+            return Outcome(seal(partial, final, stage.kind, manifest), False, seconds, started)
+
+
+def _made(
+    record: Mapping[str, Any], inputs: Mapping[str, Artifact], final: Path, metrics: dict[str, Any], seconds: float
+) -> dict[str, Any]:
+    """What the manifest says of how the artifact was made, beside all that the cache key is made of."""
+    return {
+        "input_paths": {name: os.path.relpath(artifact.path, final) for name, artifact in inputs.items()},
+        "seeds": _seeds(record["config"]),
+        "metrics": metrics,
+        "seconds": round(seconds, 3),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "environment": _environment(),
+    }
 
 
 def call_stage(module: str, config: Any, inputs: Mapping[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
@@ -183,8 +189,16 @@ def _environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "commit": _commit(),
-        **{name: version(name) for name in packages},
+        **{name: _installed(name) for name in packages},
     }
+
+
+def _installed(package: str) -> str:
+    """The package's version; franky-control, for one, is not to be had for every machine."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _commit() -> str:
@@ -196,16 +210,3 @@ def _commit() -> str:
     except FileNotFoundError:
         return "unknown (git is not installed)"
     return result.stdout.strip() or "unknown (not a git checkout)"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / f".{path.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HandoffError(
-                f"artifact {path}: another run is building it right now. Wait for it, or stop it."
-            ) from None
-        yield

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from robots.errors import SafetyError
+from robots.errors import SafetyError, words
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,23 @@ class Arm(Protocol):
     def stop(self) -> None:
         """Brings the arm to rest and gives up control; harmless when there is none."""
         ...
+
+
+@contextmanager
+def stopping(arm: Arm) -> Iterator[None]:
+    """Brings the arm to rest when the context is left, in whatever way.
+
+    What ended the context goes on: where the arm cannot be stopped either, this is noted on it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        try:
+            arm.stop()
+        except Exception as second:  # noqa: BLE001  the first error tells what happened
+            error.add_note(f"Stopping the arm failed: {words(second)}")
+        raise
+    arm.stop()
 
 
 class ArmFaultError(SafetyError):

@@ -21,6 +21,8 @@ ROBOT_FIELDS: dict[str, tuple[int, ...]] = {
     "success_rate": (),
 }
 """Shape per field of one robot state."""
+SLACK = 5e-4
+"""Difference up to which two robot times are the same [s]: half their resolution."""
 
 
 class FlightRecorder:
@@ -56,11 +58,19 @@ class FlightRecorder:
         """Copies of the states with `begin < time <= end` [robot s], once the queue thread has delivered them.
 
         Raises:
-            HandoffError: the states up to `end` did not arrive within `patience` host seconds.
+            HandoffError: see `wait`.
+        """
+        self.wait(end, patience)
+        return self.arrived(begin, end)
+
+    def wait(self, end: float, patience: float = 2.0) -> None:
+        """Waits until the queue thread has delivered the states up to `end` [robot s].
+
+        Raises:
+            HandoffError: they did not arrive within `patience` host seconds.
         """
         deadline = time.monotonic() + patience
-        slack = 5e-4
-        while self._count == 0 or self._arrays["time"][self._count - 1] < end - slack:
+        while self._count == 0 or self._arrays["time"][self._count - 1] < end - SLACK:
             if time.monotonic() > deadline:
                 last = self._arrays["time"][self._count - 1] if self._count else float("nan")
                 raise HandoffError(
@@ -68,6 +78,13 @@ class FlightRecorder:
                     f"({self.dropped} dropped, room for {self._rows}). Did the motion end early?"
                 )
             time.sleep(0.001)
-        times = self._arrays["time"][: self._count]
-        rows = slice(*np.searchsorted(times, [begin + slack, end + slack]))
-        return {name: array[: self._count][rows].copy() for name, array in self._arrays.items()}
+
+    def arrived(self, begin: float, end: float) -> dict[str, np.ndarray]:
+        """Copies of the states with `begin < time <= end` [robot s] that have arrived by now.
+
+        Where none of them has, the newest one before; no rows where no state has arrived at all.
+        """
+        count = self._count
+        first, last = np.searchsorted(self._arrays["time"][:count], [begin + SLACK, end + SLACK])
+        rows = slice(max(0, min(first, last - 1)), last)
+        return {name: array[:count][rows].copy() for name, array in self._arrays.items()}

@@ -18,7 +18,7 @@ from real.impedance import ImpedanceConfig, Vector6, Vector7, impedance_motion
 from real.joint_guard import joint_velocity
 from real.realtime import Scheduling, scheduled
 from robots.config import config
-from robots.errors import HandoffError, SafetyError
+from robots.errors import HandoffError, SafetyError, words
 from robots.fr3 import Q_MAX, Q_MIN
 from robots.kinematics import inverse_kinematics
 from robots.types import Clock
@@ -101,10 +101,11 @@ class FrankaArm:
     ) -> None:
         try:
             self.stop()
-        except HandoffError:
+        except Exception as second:
             # The first error tells what happened; the one of the clean-up would only hide it.
             if error is None:
                 raise
+            error.add_note(f"Stopping the arm failed: {words(second)}")
         finally:
             self._robot = None
 
@@ -222,12 +223,12 @@ class FrankaArm:
 
         if self._robot is None or self._motion is None:
             return
-        self._motion = None
-        if self._fault is not None:
-            return
-        if self._robot.is_in_control:
+        if self._fault is None and self._robot.is_in_control:
             self._move(franky.TorqueStopMotion())
-        self._wait_until_done(4.0)
+        # Not before: a call that Ctrl-C has interrupted is made again when the context is left.
+        self._motion = None
+        if self._fault is None:
+            self._wait_until_done(4.0)
 
     def recover(self) -> None:
         """Clears a latched fault. Only for a person who has found its cause.

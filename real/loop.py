@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from real.arm import Arm, ArmState
+from real.arm import Arm, ArmState, stopping
 from real.governor import GovernorConfig, ReferenceGovernor
 from real.hand import Hand, HandTarget
 from real.joint_guard import JointGuardConfig, check_joints, joint_velocity, velocity_bounds
@@ -136,16 +136,16 @@ def run_episode(
     record = EpisodeRecord() if record is None else record
     executor = ThreadPoolExecutor(1, thread_name_prefix="policy")
     try:
-        arm.start()
-        settings = (config, space, flange_T_ee, seed, hand, record, executor, oversight)
-        episode = _Episode(arm, clock, policy, contract, observe, *settings)
-        episode.run(stop, progress)
-    finally:
         # The arm first, and without waiting for a policy that may hang.
-        try:
-            arm.stop()
-        finally:
-            executor.shutdown(wait=False, cancel_futures=True)
+        with stopping(arm):
+            arm.start()
+            settings = (config, space, flange_T_ee, seed, hand, record, executor, oversight)
+            episode = _Episode(arm, clock, policy, contract, observe, *settings)
+            episode.run(stop, progress)
+    finally:
+        # What the person has said counts, even where a fault comes before the step that would tell it.
+        record.label = record.label if oversight is None else oversight.label
+        executor.shutdown(wait=False, cancel_futures=True)
     return record
 
 

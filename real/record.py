@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,13 +120,19 @@ def append_episode(
         HandoffError: fields that differ from the schema.
     """
     streams = {
-        "policy": {name: np.stack(rows) for name, rows in record.policy.items()},
-        "reference": {name: np.stack(rows) for name, rows in record.reference.items()},
+        "policy": whole_rows(record.policy),
+        "reference": whole_rows(record.reference),
         # Rounded to the clock's 1 ms, or the last bits would tell when the robot was switched on.
         "robot": {**robot, "time": np.round(robot["time"] - record.begin, 3)},
     }
     added = {"stopped": record.stopped, "inference_ms": [round(value, 3) for value in record.inference_ms]}
     return store.append(streams, {**metadata, **added})
+
+
+def whole_rows(rows: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
+    """(T, ...) per field. A last row that an interrupt has left without some of its fields is left out."""
+    length = min(map(len, rows.values()))
+    return {name: np.stack(values[:length]) for name, values in rows.items()}
 
 
 def tracking_figures(record: EpisodeRecord, robot: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -136,14 +142,15 @@ def tracking_figures(record: EpisodeRecord, robot: Mapping[str, np.ndarray]) -> 
         `tracking_rms_m` and `tracking_max_m` (streamed against measured), `governor_max_m` (asked against streamed),
         `peak_speed_m_s` of the end effector, `peak_joint_speed_rad_s`, `peak_tau_ext_nm`, `min_success_rate`.
     """
-    position, measured, asked = (np.stack(record.reference[name]) for name in ("position", "measured", "asked"))
+    reference = whole_rows(record.reference)
+    position, measured, asked = (reference[name] for name in ("position", "measured", "asked"))
     error = np.linalg.norm(position - measured, axis=1)
     step = np.linalg.norm(np.diff(robot["base_T_ee"][:, :3, 3], axis=0), axis=1)
     return {
         "tracking_rms_m": float(np.sqrt(np.mean(error**2))),
         "tracking_max_m": float(error.max()),
         "governor_max_m": float(np.linalg.norm(asked - position, axis=1).max()),
-        "peak_speed_m_s": float(step.max() * 1000.0),
+        "peak_speed_m_s": float(step.max(initial=0.0) * 1000.0),
         "peak_joint_speed_rad_s": float(np.abs(robot["dq"]).max()),
         "peak_tau_ext_nm": float(np.abs(robot["tau_ext"]).max()),
         "min_success_rate": float(robot["success_rate"].min()),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from real.franka import FrankaConfig
 from real.loop import LoopConfig
 from real.plane import PlaneConfig
 from robots.config import config
-from robots.errors import HandoffError, SafetyError
+from robots.errors import SafetyError
 from robots.spec import FieldSpec
 from robots.types import Observation, Progress
 from sim.fci.twin import TwinConfig
@@ -29,8 +29,6 @@ from sim.fci.twin import TwinConfig
 if TYPE_CHECKING:
     from real.arm import ArmState
     from real.controller import OnnxPolicy
-    from real.franka import FrankaArm
-    from real.loop import EpisodeRecord
     from robots.episodes.store import EpisodeStore
     from sim.fci.twin import Twin
 
@@ -100,66 +98,50 @@ def run(config: DeployConfig, inputs: dict[str, Path], out: Path, progress: Prog
 def run_start(
     config: DeployConfig, twin: Twin, policy: OnnxPolicy, seed: int, store: EpisodeStore, progress: Progress
 ) -> Start:
-    """Places arm and T, connects, runs one episode and records it; the arm is at rest when this returns or raises."""
+    """Places arm and T, connects, runs one episode and records it; the arm is at rest when this returns or raises.
+
+    Raises:
+        HandoffError: what ended the episode was no limit of the arm and no stop of its own, or it cannot be stored.
+    """
     from real.franka import FrankaArm
-    from real.loop import EpisodeRecord, run_episode
+    from real.loop import run_episode
     from real.plane import Plane
+    from real.recording import Recording
     from sim.tasks.push_t import SUCCESS_COVERAGE, initial_state
 
     twin.call("reset", *initial_state(seed))
     scene = Scene(partial(twin.call, "tee_pose"), Plane(config.plane))
-    record = EpisodeRecord()
+
+    def outcome() -> dict[str, Any]:
+        success = scene.best > SUCCESS_COVERAGE
+        return {"seed": seed, "coverage": scene.best, "success": success, "robot": "twin"}
+
     settings = replace(config.arm, host=config.twin.host)
-    fault: str | None = None
-    with FrankaArm(settings, twin, twin.wait_for_motion) as arm:
+    recording = Recording(store, outcome)
+    with recording, FrankaArm(settings, twin, twin.wait_for_motion) as arm:
         arm.preflight()
         try:
-            run_episode(
-                arm,
-                twin,
-                policy,
-                policy.contract,
-                scene.observe,
-                config.loop,
-                space=scene.plane,
-                flange_T_ee=arm.flange_T_ee,
-                seed=seed,
-                stop=lambda: scene.coverage > SUCCESS_COVERAGE,
-                record=record,
-                progress=progress,
-            )
-        except SafetyError as error:
-            fault = str(error)
+            with recording.of(arm):
+                run_episode(
+                    arm,
+                    twin,
+                    policy,
+                    policy.contract,
+                    scene.observe,
+                    config.loop,
+                    space=scene.plane,
+                    flange_T_ee=arm.flange_T_ee,
+                    seed=seed,
+                    stop=lambda: scene.coverage > SUCCESS_COVERAGE,
+                    record=recording.record,
+                    progress=progress,
+                )
+        except SafetyError:
             # For the person who has seen what happened, and lays the table anew.
             arm.recover()
         scene.look()
-        robot = states_of(arm, record, fault)
-    success = scene.best > SUCCESS_COVERAGE
-    outcome = {"seed": seed, "coverage": scene.best, "success": success, "fault": fault, "robot": "twin"}
-    figures = take_down(store, record, robot, outcome)
-    return Start(seed, scene.best, record.end - record.begin, figures, fault)
-
-
-def states_of(arm: FrankaArm, record: EpisodeRecord, fault: str | None) -> dict[str, np.ndarray]:
-    """The robot's states during the episode; none where it ended before its first step."""
-    # A fault may have cut off the last states; then the fault is what is told.
-    with suppress(*(() if fault is None else (HandoffError,))):
-        if arm.recorder is not None and record.reference:
-            return arm.recorder.between(record.begin, record.end)
-    return {}
-
-
-def take_down(
-    store: EpisodeStore, record: EpisodeRecord, robot: dict[str, np.ndarray], outcome: dict[str, Any]
-) -> dict[str, float]:
-    """Records the episode with its outcome, where there is anything to record; returns how well the arm followed."""
-    from real.record import append_episode, tracking_figures
-
-    if not robot:
-        return {}
-    figures = tracking_figures(record, robot)
-    append_episode(store, record, robot, {**outcome, **figures})
-    return figures
+    seconds = recording.record.end - recording.record.begin
+    return Start(seed, scene.best, seconds, recording.figures, recording.fault)
 
 
 @contextmanager

@@ -132,17 +132,25 @@ def run(config: DeployTaskConfig, inputs: dict[str, Path], out: Path, progress: 
 
 
 def run_start(config: DeployTaskConfig, twin: Twin, policy: OnnxPolicy, seed: int, store: EpisodeStore) -> Start:
-    """Lays the table, connects, runs one episode and records it; the arm is at rest when this returns."""
-    from flows.stages.deploy import states_of, take_down
+    """Lays the table, connects, runs one episode and records it; the arm is at rest when this returns or raises.
+
+    Raises:
+        HandoffError: see `flows.stages.deploy.run_start`.
+    """
     from real.franka import FrankaArm
     from real.hand import FrankaHand
-    from real.loop import EpisodeRecord, run_episode
+    from real.loop import run_episode
+    from real.recording import Recording
     from real.space import CartesianSteps
 
     twin.call("reset", seed)
-    table, record, contract = Table(twin, policy.contract), EpisodeRecord(), policy.contract
-    fault: str | None = None
-    with ExitStack() as stack:
+    table, contract = Table(twin, policy.contract), policy.contract
+
+    def outcome() -> dict[str, Any]:
+        return {"seed": seed, "success": table.solved, "robot": "twin"}
+
+    recording = Recording(store, outcome)
+    with recording, ExitStack() as stack:
         told = twin.hand_actions()
         fingers = None
         if has_gripper(contract):
@@ -153,29 +161,27 @@ def run_start(config: DeployTaskConfig, twin: Twin, policy: OnnxPolicy, seed: in
         space = CartesianSteps(contract, arm.preflight().base_T_ee)
         loop = replace(config.loop, governor=space.governed(config.loop.governor))
         try:
-            run_episode(
-                arm,
-                twin,
-                policy,
-                contract,
-                table.observe,
-                loop,
-                space=space,
-                flange_T_ee=arm.flange_T_ee,
-                seed=seed,
-                hand=fingers,
-                stop=table.over,
-                record=record,
-            )
-        except SafetyError as error:
-            fault = str(error)
+            with recording.of(arm):
+                run_episode(
+                    arm,
+                    twin,
+                    policy,
+                    contract,
+                    table.observe,
+                    loop,
+                    space=space,
+                    flange_T_ee=arm.flange_T_ee,
+                    seed=seed,
+                    hand=fingers,
+                    stop=table.over,
+                    record=recording.record,
+                )
+        except SafetyError:
             # For the person who has seen what happened, and lays the table anew.
             arm.recover()
         table.over()
-        robot = states_of(arm, record, fault)
-    outcome = {"seed": seed, "success": table.solved, "fault": fault, "robot": "twin"}
-    figures = take_down(store, record, robot, outcome)
-    return Start(seed, table.solved, fault, record.end - record.begin, figures)
+    seconds = recording.record.end - recording.record.begin
+    return Start(seed, table.solved, recording.fault, seconds, recording.figures)
 
 
 def has_gripper(contract: Contract) -> bool:

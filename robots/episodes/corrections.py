@@ -156,6 +156,16 @@ class EpisodeAssembler:
                 ended += 1
         return ended
 
+    def cut_off(self, world: int, final: Observation, about: Mapping[str, Any]) -> None:
+        """Commits the running episode of a world as far as it went, where something ended it before its time.
+
+        Args:
+            world: of which at least one step was taken in.
+            final: (N, ...) after its last step.
+            about: metadata, with the `fault` and a `discard_reason`: the episode has no outcome.
+        """
+        self._commit(world, {name: array[world][None] for name, array in final.items()}, dict(about))
+
     def drop(self, worlds: Sequence[int] | None = None) -> None:
         """Forgets the running episodes of `worlds` (all by default)."""
         for world in range(len(self._frames)) if worlds is None else worlds:

@@ -213,8 +213,9 @@ def _serve(settings: TwinConfig, make_world: Callable[[], World], pipe: Connecti
     from sim.fci.link import Link
     from sim.fci.server import Server
 
-    # Ctrl-C reaches the whole group; the owner decides when the robot goes.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C and a closed terminal reach the whole group; the owner decides when the robot goes.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     if settings.cpu is not None:
         os.sched_setaffinity(0, {settings.cpu})
     try:

@@ -60,7 +60,9 @@ def test_two_runs_give_bit_identical_robot_states(tmp_path: Path) -> None:
     assert {name: one[name].tobytes() == two[name].tobytes() for name in one} == dict.fromkeys(one, True)
 
 
-def test_dead_twin_ends_the_run_in_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_twin_ends_the_run_in_one_clear_error_and_its_episode_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = save_bundle(tmp_path)
     look = deploy.Scene.look
 
@@ -76,6 +78,9 @@ def test_dead_twin_ends_the_run_in_one_clear_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(deploy.Scene, "look", kill_then_look)
     with pytest.raises(HandoffError, match=r"twin 127.0.78.2: the process has died \(signal SIGKILL\)"):
         deploy.run(on("127.0.78.2"), {"bundle": bundle}, tmp_path, no_progress)
+    store = EpisodeStore.open(tmp_path / "store.zarr")
+    assert "the process has died" in store.metadata(0)["fault"]
+    assert len(store.read(0, "robot", ["q"])["q"]) > 90, "the one policy step before"
 
 
 def test_nan_actions_never_reach_the_arm(tmp_path: Path) -> None:

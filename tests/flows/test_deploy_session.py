@@ -1,7 +1,6 @@
 """`handoff deploy`: a person at the console beside an arm, the unmodified client, a simulated FR3 behind the FCI."""
 
 import contextlib
-import json
 import sys
 import threading
 import time
@@ -248,12 +247,9 @@ def test_what_passed_the_gate_may_be_deployed(tmp_path):
 
 
 def test_nothing_that_did_not_pass_a_gate_is_deployed(tmp_path):
-    gate = gate_artifact(tmp_path)
+    gate = gate_artifact(tmp_path, passed=False)
     with pytest.raises(HandoffError, match="is the artifact of stage 'export', expected one of a gate"):
         deploying.released_bundle(tmp_path / "bundle")
-    manifest = json.loads((gate / "manifest.json").read_text())
-    manifest["metrics"]["passed"] = False
-    (gate / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(HandoffError, match="expected one of a gate that was passed"):
         deploying.released_bundle(gate)
 

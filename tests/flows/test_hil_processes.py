@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from flows.hil_processes import RESTARTS, Side
+from flows.lock import run_lock, write_lock
 from robots.errors import GateError, HandoffError
+from robots.types import no_progress
 
 
 def counting(folder: Path, deaths: int, there: Connection) -> None:
@@ -26,6 +28,13 @@ def counting(folder: Path, deaths: int, there: Connection) -> None:
 
 def failing(there: Connection) -> None:
     raise GateError("too slow by 3 ms, limit 1 ms")
+
+
+def lingering(there: Connection) -> None:
+    """Is not ended by SIGTERM, as a learner that saves is not at once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    there.send(("ready",))
+    time.sleep(60.0)
 
 
 def heard(side: Side) -> list[Any]:
@@ -65,3 +74,25 @@ def test_a_side_that_was_never_started_says_nothing_and_ends_at_once() -> None:
     side.say("stop")
     assert side.hear() == []
     side.end()
+
+
+def test_a_side_holds_the_lock_of_the_artifact_until_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.lock.PATIENCE_SECONDS", 0.2)
+    artifact = tmp_path / "train-1"
+    side = Side("learner", lingering, ())
+    with run_lock(artifact), write_lock(artifact, no_progress) as lock, lock.held():
+        side.start()
+        while not side.hear():
+            time.sleep(0.01)
+    with (
+        run_lock(artifact),
+        pytest.raises(HandoffError, match=rf"process \d+ or {side.process.pid} is still ending"),
+        write_lock(artifact, no_progress),
+    ):
+        pass
+    side.process.kill()
+    side.process.join()
+    with run_lock(artifact), write_lock(artifact, no_progress):
+        pass

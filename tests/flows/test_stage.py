@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 from dataclasses import replace
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,21 @@ def test_two_runs_never_build_the_same_artifact_at_once(tmp_path: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(HandoffError, match="another run is building it"):
             run_here(stage, tmp_path)
+
+
+def test_a_package_that_is_not_installed_stands_as_such_in_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(package: str) -> str:
+        if package == "franky-control":
+            raise PackageNotFoundError(package)
+        return installed(package)
+
+    installed = metadata.version
+    monkeypatch.setattr("flows.stage.version", version)
+    environment = run_here(make(), tmp_path).artifact.manifest["environment"]
+    assert environment["franky-control"] == "not installed"
+    assert environment["torch"] == installed("torch")
 
 
 def test_plan_names_what_waits_and_what_is_cached(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from real.arm import ArmFaultError, PoseTarget
 from real.flight import FlightRecorder
 from real.franka import FrankaArm, FrankaConfig, arm_state, error_names
 from real.impedance import ImpedanceConfig
-from robots.errors import HandoffError, SafetyError
+from robots.errors import HandoffError, SafetyError, words
 from robots.fr3 import Q_HOME
 from robots.kinematics import forward_kinematics
 from tests.real.fakes import FakeClock
@@ -244,6 +244,49 @@ def test_leaving_the_context_stops_the_arm_even_on_an_error(monkeypatch):
         raise KeyboardInterrupt
     assert isinstance(robot.moves[-1], franky.TorqueStopMotion)
     assert not robot.is_in_control
+
+
+def test_a_stop_that_ctrl_c_interrupts_is_made_again_on_leaving_the_context(monkeypatch):
+    clock = FakeClock()
+    robot = FakeRobot(clock)
+    move, interrupted = robot.move, []
+
+    def interrupt(motion, asynchronous):
+        if isinstance(motion, franky.TorqueStopMotion) and not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        move(motion, asynchronous)
+
+    robot.move = interrupt
+    monkeypatch.setattr("real.franka._connect", lambda config: robot)
+    with pytest.raises(KeyboardInterrupt), FrankaArm(FrankaConfig(), clock) as connected:  # noqa: PT012
+        connected.start()
+        connected.stop()
+    assert isinstance(robot.moves[-1], franky.TorqueStopMotion)
+    assert not robot.is_in_control
+
+
+def test_an_error_in_leaving_the_context_is_noted_on_the_one_before(monkeypatch):
+    clock = FakeClock()
+    robot = FakeRobot(clock)
+    monkeypatch.setattr("real.franka._connect", lambda config: robot)
+    with pytest.raises(KeyboardInterrupt) as raised, FrankaArm(FrankaConfig(), clock) as connected:  # noqa: PT012
+        connected.start()
+        robot.join_motion = lambda timeout: False
+        raise KeyboardInterrupt
+    assert "interrupted. Stopping the arm failed: arm: the motion did not end within 4.0 s" in words(raised.value)
+
+
+def test_recorder_tells_what_has_arrived_of_an_interval_and_at_least_its_newest_state():
+    clock = FakeClock()
+    robot, recorder = FakeRobot(clock), FlightRecorder(0.02)
+    assert recorder.arrived(0.0, 1.0)["q"].shape == (0, 7)
+    for _ in range(8):
+        clock.advance(0.001)
+        recorder(robot.state, None, None, None, None)
+    np.testing.assert_allclose(recorder.arrived(0.005, 1.0)["time"], [0.006, 0.007, 0.008])
+    np.testing.assert_allclose(recorder.arrived(0.005, 0.005)["time"], [0.005])
+    np.testing.assert_allclose(recorder.arrived(0.5, 1.0)["time"], [0.008])
 
 
 def test_recorder_keeps_the_states_of_an_interval():

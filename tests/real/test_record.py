@@ -66,6 +66,22 @@ def test_field_that_the_schema_does_not_have_is_refused(tmp_path):
         append_episode(store, record, robot, {})
 
 
+def test_a_row_that_an_interrupt_left_without_some_fields_is_left_out(tmp_path):
+    record, robot = episode()
+    record.policy["keypoints"].append(np.zeros((9, 2)))
+    record.reference["position"].append(np.zeros(2))
+    store = EpisodeStore.create(tmp_path / "store.zarr", deploy_schema(contract(), EXTRA, 250.0))
+    append_episode(store, record, robot, tracking_figures(record, robot))
+    assert len(store.read(0, "policy", ["keypoints"])["keypoints"]) == 2
+    assert len(store.read(0, "reference", ["position"])["position"]) == 50
+
+
+def test_an_episode_of_one_robot_state_has_figures():
+    record, robot = episode()
+    figures = tracking_figures(record, {name: rows[:1] for name, rows in robot.items()})
+    assert figures["peak_speed_m_s"] == 0.0
+
+
 def test_tracking_figures_are_those_of_the_arrays():
     figures = tracking_figures(*episode())
     assert figures["tracking_rms_m"] == pytest.approx(0.002)

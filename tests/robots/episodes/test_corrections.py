@@ -68,6 +68,20 @@ def test_why_an_episode_was_dropped_stands_in_its_metadata(tmp_path: Path) -> No
         assert store.metadata(0)["discard_reason"] == "redo"
 
 
+def test_an_episode_that_is_cut_off_is_kept_as_far_as_it_went(tmp_path: Path) -> None:
+    with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
+        assembler = EpisodeAssembler(store, 2, {"robot": "fr3"})
+        for t in range(3):
+            told = step(t, 2)
+            assembler.add(*told, moved=np.array([True, True]), about=[{}, {}])
+        assembler.cut_off(1, told[2].final_observation, {"fault": "lost", "discard_reason": "fault"})
+        assert store.read(0, "policy")["success"].tolist() == [0, 0, 0]
+        assert store.read(0, "final")["pose"].tolist() == [[3.0, 3.0]]
+        about = store.metadata(0)
+        assert (about["fault"], about["discard_reason"], about["success"]) == ("lost", "fault", False)
+        assert about["robot"] == "fr3"
+
+
 def test_only_finished_episodes_are_committed_and_a_new_session_goes_on(tmp_path: Path) -> None:
     for session in range(2):
         with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:

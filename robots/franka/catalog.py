@@ -1,0 +1,39 @@
+"""Finds a robot by the name that a configuration gives it."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Literal, get_args
+
+from robots.errors import HandoffError
+from robots.franka.robot import Robot
+
+RobotName = Literal["fr3", "fr3v2", "panda"]
+"""Names of the robots, as an option of a configuration gives them."""
+
+ROBOTS: tuple[RobotName, ...] = get_args(RobotName)
+
+
+def find_robot(name: str) -> Robot:
+    """The robot called `name`.
+
+    Raises:
+        HandoffError: no robot has this name; the error lists those that exist.
+    """
+    match name:
+        case "fr3":
+            from robots.franka.fr3_robot import FR3
+
+            return FR3
+        case "fr3v2":
+            from robots.franka.fr3v2 import FR3V2
+
+            return FR3V2
+        case "panda":
+            from robots.franka.panda import PANDA
+
+            return PANDA
+        case _:
+            close = difflib.get_close_matches(name, ROBOTS, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(ROBOTS)}."
+            raise HandoffError(f"robot: '{name}' is not known, {hint}")

@@ -1,0 +1,92 @@
+"""A signal that ends a run ends its stages in order, too, and the exit code tells which it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows import isolate
+from flows import run as runner
+from flows.__main__ import main
+from flows.pipeline import PipelineConfig
+from flows.stage import Stage, run_stage
+from robots.errors import HandoffError
+from robots.types import no_progress
+from tests.flows.waiting_stage import BEGUN, CLEANED, WaitingConfig
+
+LONG = 60.0
+"""Limit of a wait [s] that only a defect reaches."""
+
+
+def waiting(folder: Path, name: str = "wait") -> Stage:
+    folder.mkdir(exist_ok=True)
+    return Stage(name, "nothing", "tests.flows.waiting_stage", WaitingConfig(folder=str(folder)))
+
+
+def await_file(file: Path) -> None:
+    deadline = time.monotonic() + LONG
+    while not file.exists():
+        assert time.monotonic() < deadline, f"{file.name} never came"
+        time.sleep(0.02)
+
+
+def once_begun(folder: Path, number: signal.Signals, child: bool) -> threading.Thread:
+    """Sends the signal to this process, or to the stage's, once the stage is at work."""
+
+    def send() -> None:
+        await_file(folder / BEGUN)
+        mine = psutil.Process()
+        [stage] = [one for one in mine.children() if "spawn_main" in " ".join(one.cmdline())]
+        os.kill(stage.pid if child else mine.pid, number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stage_that_a_signal_ends_runs_its_finally_blocks(number: signal.Signals, tmp_path: Path) -> None:
+    stage = waiting(tmp_path / "words")
+    sender = once_begun(tmp_path / "words", number, child=True)
+    with pytest.raises(HandoffError, match=f"its process was killed by {number.name}"):
+        run_stage(stage, {}, tmp_path, no_progress)
+    sender.join()
+    assert (tmp_path / "words" / CLEANED).exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_run_that_a_signal_ends_ends_its_stages(
+    number: signal.Signals,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prefect_server: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, second, third = (waiting(tmp_path / name, name) for name in ("first", "second", "third"))
+    monkeypatch.setattr(runner, "compose", lambda name, overrides: PipelineConfig(name=name, runs=str(tmp_path)))
+    monkeypatch.setattr(runner, "stages", lambda config: [first, second, third])
+
+    def send() -> None:
+        await_file(tmp_path / "first" / BEGUN)
+        await_file(tmp_path / "second" / BEGUN)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    began = time.monotonic()
+    assert main(["run", "waiting"]) == 128 + number
+    sender.join()
+    assert time.monotonic() - began < LONG
+    how = "interrupted" if number is signal.SIGINT else f"ended by {number.name}"
+    assert f"handoff: {how}. What is finished is kept" in capsys.readouterr().err
+    for name in ("first", "second"):
+        assert (tmp_path / name / CLEANED).exists(), f"{name} was not ended in order"
+    begun, cleaned = ((tmp_path / "third" / word).exists() for word in (BEGUN, CLEANED))
+    assert begun == cleaned
+    assert not isolate.OVER.is_set()

@@ -1,0 +1,27 @@
+"""A stage for tests that begins, waits, and leaves a word when it is asked to end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from robots.config import config
+from robots.types import Progress
+
+BEGUN, CLEANED = "begun", "cleaned"
+
+
+@config
+class WaitingConfig:
+    folder: str = ""
+    """Where the words go: what a stage writes itself lies under another name every time."""
+
+
+def run(config: WaitingConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+    (Path(config.folder) / BEGUN).touch()
+    try:
+        time.sleep(120.0)
+    finally:
+        (Path(config.folder) / CLEANED).touch()
+    return {}
