@@ -12,7 +12,7 @@ from robots.errors import HandoffError, words
 from robots.signals import exit_code, raising_signals
 
 OPERATORS = ("simulated", "keyboard", "spacemouse", "console")
-"""Who can correct; as `flows.hil_config.OperatorKind`, which is heavy to import."""
+"""Who can correct; as `flows.session.config.OperatorKind`, which is heavy to import."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"{words(error).removesuffix('.')}. What is finished is kept; run again to resume."
         return _fail(message, error, options.debug, code=exit_code(error))
     except Exception as error:  # noqa: BLE001  the last resort: a person gets a line, not a traceback
-        from flows.isolate import describe
+        from flows.runner.isolate import describe
 
         return _fail(describe(error), error, options.debug)
     return 0
@@ -145,8 +145,8 @@ def _run(options: argparse.Namespace) -> None:
 
     from rich.console import Console
 
+    from flows.reports.summary import table
     from flows.run import run
-    from flows.summary import table
 
     path = run(options.name, options.overrides, debug=options.debug)
     summary = json.loads(path.read_text())
@@ -169,7 +169,7 @@ def _plan(options: argparse.Namespace) -> None:
 
     from flows.compose import compose
     from flows.pipeline import stages
-    from flows.plan import plan
+    from flows.runner.plan import plan
 
     config = compose(options.name, options.overrides)
     grid = Table(box=None, header_style="bold", pad_edge=False)
@@ -181,13 +181,13 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _profile(options: argparse.Namespace) -> None:
-    from flows.profile import profile_command
+    from flows.profile_placement import profile_command
 
     profile_command(options)
 
 
 def _explain(options: argparse.Namespace) -> None:
-    from flows.explain import explain
+    from flows.reports.explain import explain
 
     print(explain(options.artifact, verify=options.verify))
 
@@ -223,13 +223,13 @@ def _console(options: argparse.Namespace) -> None:
 
 
 def _deploy(options: argparse.Namespace) -> None:
-    from flows.deploy import deploy_command
+    from flows.deployment.session import deploy_command
 
     deploy_command(options)
 
 
 def _hil(options: argparse.Namespace) -> None:
-    from flows.hil import hil_command
+    from flows.hil.session import hil_command
 
     hil_command(options)
 

@@ -12,26 +12,28 @@ from flows.stages.deploy_task import DeployTaskConfig
 from flows.stages.finetune import FinetunePolicyConfig
 from flows.stages.reinforce import ReinforcePolicyConfig
 from flows.stages.scripted import ScriptedConfig
-from policies.networks.config import MlpConfig, TransformerConfig, UnetConfig
 from policies.policy_config import (
     ActConfig,
     BackboneConfig,
     BehaviourCloningConfig,
     BesoConfig,
     DiffusionPolicyConfig,
+    MlpConfig,
     ScratchConfig,
     TokenVlaConfig,
+    TransformerConfig,
+    UnetConfig,
     VlaConfig,
 )
-from policies.rl.fast_td3_config import fast_td3, pql
-from policies.rl.practice_config import (
+from policies.rl.finetuning.config import (
     BestOfNPracticeConfig,
     DppoPracticeConfig,
     FinetuneConfig,
-    GroupConfig,
     RL100PracticeConfig,
     VlaPracticeConfig,
 )
+from policies.rl.off_policy.fast_td3_config import fast_td3, pql
+from policies.rl.on_policy.config import GroupConfig
 from robots.config import to_plain, validate
 from robots.errors import HandoffError
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.hil_config import HilOperator, HilWorld
-from robots.types import Label, Observation
+from flows.session.config import HilOperator, HilWorld
+from robots.interfaces import Label, Observation
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -63,9 +63,9 @@ def practise(
     Raises:
         HandoffError: no such task or policy, the port is taken, or the store is another task's.
     """
-    from flows.console_view import drawn
-    from flows.hil_rounds import Ended, Round
-    from flows.hil_worlds import ROBOT, make_operator, make_session_worlds
+    from flows.session.episodes import Ended, Round
+    from flows.session.viewer import drawn
+    from flows.session.worlds import ROBOT, make_operator, make_session_worlds
     from real.console.process import open_console
     from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
 
@@ -98,9 +98,9 @@ def proposer(policy: str, task: str, env: Any) -> tuple[Callable[[int], None], C
     Raises:
         HandoffError: no such policy.
     """
+    from flows.config.protocols import read_protocol
     from flows.evaluate import make_agent
-    from flows.hil_worlds import standing_still
-    from flows.protocols import read_protocol
+    from flows.session.worlds import standing_still
 
     if policy == "still":
         return lambda seed: None, standing_still(env.action_spec)

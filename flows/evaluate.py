@@ -9,22 +9,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.protocols import read_protocol
+from flows.config.protocols import read_protocol
 from flows.stages.evaluate import checkpoint_agent
 from robots.config import to_plain
 from robots.errors import HandoffError
-from sim.agent import AgentFor, ChunkAgent, Chunking, ExpertAgent, RandomAgent, chunking_under
-from sim.evaluate import EvaluateConfig, evaluate, make_env, run_episodes, write_result
-from sim.protocol import Protocol, Sampling, agreed, check_protocol
+from sim.evaluation.agent import AgentFor, ChunkAgent, Chunking, ExpertAgent, RandomAgent, chunking_under
+from sim.evaluation.evaluate import EvaluateConfig, evaluate, make_env, run_episodes, write_result
+from sim.evaluation.protocol import Protocol, Sampling, agreed, check_protocol
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from flows.display import Display
-    from sim.adastop import AdaStop, AdaStopConfig, Decision
-    from sim.comparison import Comparison, Result
-    from sim.evaluation_report import Table
-    from sim.rollout import Episode
+    from flows.runner.display import Display
+    from sim.evaluation.adastop import AdaStop, AdaStopConfig, Decision
+    from sim.evaluation.comparison import Comparison, Result
+    from sim.evaluation.report import Table
+    from sim.evaluation.rollout import Episode
 
 
 TABLE_WIDTH = 120
@@ -35,8 +35,8 @@ EXPERT_ENGINES = ("mujoco", "warp")
 
 def evaluate_command(options: Namespace) -> None:
     """`handoff evaluate`: options `protocol`, `policy`, `out`, `batch`, `workers`, `videos`, `adastop`, `stages`."""
-    from sim.adastop import AdaStopConfig
-    from sim.evaluation_report import comparison_tables, decision_table, summary_table
+    from sim.evaluation.adastop import AdaStopConfig
+    from sim.evaluation.report import comparison_tables, decision_table, summary_table
 
     protocol = read_protocol(options.protocol)
     config = EvaluateConfig(batch=options.batch, workers=options.workers, videos=options.videos, device=options.device)
@@ -55,8 +55,8 @@ def evaluate_command(options: Namespace) -> None:
 
 def compare_command(options: Namespace) -> None:
     """`handoff compare`: options `results`, folders of which the first is the reference, and `out`, a page or None."""
-    from sim.comparison import compare_all, read_result
-    from sim.evaluation_report import comparison_tables, summary_table, write_report
+    from sim.evaluation.comparison import compare_all, read_result
+    from sim.evaluation.report import comparison_tables, summary_table, write_report
 
     results = [read_result(folder) for folder in options.results]
     names = [result.name for result in results]
@@ -126,11 +126,11 @@ def evaluate_agents(
     """Evaluates agents one after another: results in `out`, or in a folder each when several, and `out/report.html`.
 
     Raises:
-        HandoffError: what `make_agent` and `sim.evaluate.evaluate` find.
+        HandoffError: what `make_agent` and `sim.evaluation.evaluate.evaluate` find.
     """
-    from flows.display import Display
-    from sim.comparison import compare_all, read_result
-    from sim.evaluation_report import write_report
+    from flows.runner.display import Display
+    from sim.evaluation.comparison import compare_all, read_result
+    from sim.evaluation.report import write_report
 
     check_protocol(protocol)
     entrants = _entrants(specs, protocol, instruction, config.device)
@@ -165,10 +165,10 @@ def evaluate_until_decided(
     Raises:
         HandoffError: as of `evaluate_agents`, or episodes that are not the stages' together.
     """
-    from flows.display import Display
-    from sim.adastop import adastop
-    from sim.comparison import read_result
-    from sim.evaluation_report import write_report
+    from flows.runner.display import Display
+    from sim.evaluation.adastop import adastop
+    from sim.evaluation.comparison import read_result
+    from sim.evaluation.report import write_report
 
     check_protocol(protocol)
     if test.n * test.stages != protocol.episodes:
@@ -234,7 +234,7 @@ def load_expert() -> AgentFor:
 
 def load_onnx(path: Path, chunking: Chunking, sampling: Sampling) -> AgentFor:
     """The exported policy, on one thread of ONNX Runtime."""
-    from real.controller import OnnxPolicy
+    from real.deploy.onnx_policy import OnnxPolicy
 
     policy = OnnxPolicy(path)
     return lambda env: ChunkAgent(policy, chunking, sampling)
@@ -245,7 +245,7 @@ def _onnx_agent(
 ) -> tuple[partial[AgentFor], dict[str, Any]]:
     from math import prod
 
-    from real.controller import OnnxPolicy
+    from real.deploy.onnx_policy import OnnxPolicy
 
     policy = OnnxPolicy(path)
     contract = policy.contract

@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 
-from flows.protocols import push_t_published
-from flows.stage import Stage
+from flows.config.protocols import push_t_published
+from flows.runner.stage import Stage
 from flows.stages.deploy import DeployConfig
 from flows.stages.deploy_task import DeployTaskConfig
 from flows.stages.evaluate import EvaluatePolicyConfig
@@ -40,20 +40,20 @@ from flows.stages.play import RecordPlayConfig
 from flows.stages.reinforce import ReinforcePolicyConfig
 from flows.stages.scripted import ScriptedConfig
 from flows.stages.teach import TeachConfig
-from policies.distill import DistilConfig
-from policies.export import ExportConfig
+from policies.distillation.config import DistilConfig
+from policies.export.onnx import ExportConfig
+from policies.imitation.config import PretrainConfig
 from policies.policy_config import BackboneConfig, DiffusionPolicyConfig, PolicyConfig, TokenVlaConfig, VlaConfig
-from policies.pretrain import PretrainConfig
-from policies.rl.practice_config import PracticeConfig, RL100PracticeConfig, VlaPracticeConfig
-from policies.world_model_config import WorldModelConfig
-from real.gate import GateConfig
-from real.space import CartesianSteps
-from robots.actions import CartesianDelta
+from policies.rl.finetuning.config import PracticeConfig, RL100PracticeConfig, VlaPracticeConfig
+from policies.world_model.config import WorldModelConfig
+from real.deploy.action_space import CartesianSteps
+from real.deploy.release_gate import GateConfig
 from robots.config import config
+from robots.control.actions import CartesianDelta
 from robots.episodes.ingest import IngestConfig
 from robots.errors import HandoffError
-from sim.evaluate import EvaluateConfig
-from sim.protocol import Protocol
+from sim.evaluation.evaluate import EvaluateConfig
+from sim.evaluation.protocol import Protocol
 
 
 @config
@@ -267,7 +267,7 @@ def _world_model(config: PipelineConfig) -> list[Stage]:
 
 
 def _check_practises(model: PolicyConfig, practice: PracticeConfig) -> None:
-    """Before hours of imitation: the same that `policies.finetune` finds behind them."""
+    """Before hours of imitation: the same that `policies.rl.finetuning.finetune` finds behind them."""
     if isinstance(practice, VlaPracticeConfig):
         if not isinstance(model, TokenVlaConfig | VlaConfig):
             raise HandoffError(f"finetune: a policy of the family '{model.kind}', expected 'token_vla' or 'vla'.")

@@ -7,13 +7,13 @@ import time
 from functools import partial
 from pathlib import Path
 
-from flows.artifact import load_artifact, write_json
-from flows.display import Display
-from flows.explain import find_artifact
+from flows.reports.explain import find_artifact
+from flows.runner.artifact import load_artifact, write_json
+from flows.runner.display import Display
 from flows.stages.evaluate import chunking_of, load_agent
 from robots.code_version import code_version
 from robots.config import to_plain
-from sim.protocol import Sampling
+from sim.evaluation.protocol import Sampling
 
 
 def record(policy: Path, out: Path) -> str:
@@ -23,7 +23,7 @@ def record(policy: Path, out: Path) -> str:
         One line for a person.
     """
     from robots.episodes.pack import pack_store
-    from sim.record import RecordConfig, record_rollouts
+    from sim.recording.rollouts import RecordConfig, record_rollouts
 
     artifact = load_artifact(find_artifact(policy))
     config = RecordConfig(

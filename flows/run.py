@@ -13,15 +13,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.artifact import Artifact
 from flows.compose import compose
-from flows.display import Display
-from flows.isolate import OVER
-from flows.memory import MemoryMeter
 from flows.pipeline import PipelineConfig, stages
-from flows.plan import cached_artifacts
-from flows.stage import Outcome, Stage, run_stage
-from flows.summary import Summary, summarise, write_results
+from flows.reports.results import Summary
+from flows.reports.summary import summarise, write_results
+from flows.runner.artifact import Artifact
+from flows.runner.display import Display
+from flows.runner.isolate import OVER
+from flows.runner.memory import MemoryMeter
+from flows.runner.plan import cached_artifacts
+from flows.runner.stage import Outcome, Stage, run_stage
 from robots.code_version import code_version
 from robots.errors import HandoffError
 

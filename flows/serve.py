@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from flows.stages.evaluate import sampler_steps
 from policies.policy_config import DiffusionPolicyConfig, PolicyConfig, VlaConfig
-from robots.actions import PD_TARGET
 from robots.contract import Contract
+from robots.control.actions import PD_TARGET
 from robots.errors import HandoffError
-from robots.types import Policy, SeeingPolicy
+from robots.interfaces import Policy, SeeingPolicy
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -53,14 +53,14 @@ def open_policy(path: Path, action_interface: str | None = None) -> tuple[Policy
     """
     onnx = path / ONNX if (path / ONNX).is_file() else path
     if onnx.suffix == ".onnx":
-        from real.controller import OnnxPolicy
+        from real.deploy.onnx_policy import OnnxPolicy
 
         exported = OnnxPolicy(onnx)
         return exported, exported.contract
     if not path.is_dir():
         raise HandoffError(f"serve: {path} is neither an .onnx file nor a directory. Is the path right?")
     from policies.checkpoint import WEIGHTS, digest_file, read_card
-    from policies.export import contract_of
+    from policies.export.onnx import contract_of
     from policies.load import load_policy
 
     card, policy = read_card(path), load_policy(path)

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.config import PolicyCard
+from policies.card import PolicyCard
 from robots.config import to_plain, validate
-from robots.durable import explain_write_errors, write_atomically
 from robots.errors import HandoffError
+from robots.storage.durable import explain_write_errors, write_atomically
 
 CARD, WEIGHTS = "config.json", "policy.safetensors"
 

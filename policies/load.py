@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from policies.card import PolicyCard, Shapes
 from policies.checkpoint import read_card, read_weights
-from policies.chunk_policy import ChunkPolicy
-from policies.config import PolicyCard, Shapes
-from policies.lora import merge_adapters
+from policies.families.lora import merge_adapters
+from policies.policy import ChunkPolicy
 from policies.policy_config import (
     ActConfig,
     BehaviourCloningConfig,
@@ -23,7 +23,7 @@ from policies.policy_config import (
     VlaConfig,
 )
 from robots.errors import HandoffError
-from robots.types import PolicyInput, SeeingPolicy
+from robots.interfaces import PolicyInput, SeeingPolicy
 
 
 def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) -> ChunkPolicy:
@@ -39,31 +39,31 @@ def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) 
     """
     match config:
         case DiffusionPolicyConfig():
-            from policies.diffusion import DiffusionPolicy
+            from policies.families.diffusion import DiffusionPolicy
 
             return DiffusionPolicy(config, shapes)
         case ActConfig():
-            from policies.act import ActPolicy
+            from policies.families.act import ActPolicy
 
             return ActPolicy(config, shapes)
         case BehaviourCloningConfig():
-            from policies.behaviour_cloning import BehaviourCloningPolicy
+            from policies.families.behaviour_cloning import BehaviourCloningPolicy
 
             return BehaviourCloningPolicy(config, shapes)
         case BesoConfig():
-            from policies.beso import BesoPolicy
+            from policies.families.beso import BesoPolicy
 
             return BesoPolicy(config, shapes)
         case VlaConfig():
-            from policies.vla import VlaPolicy
+            from policies.families.vla import VlaPolicy
 
             return VlaPolicy(config, shapes, saved)
         case TokenVlaConfig():
-            from policies.token_vla import TokenVlaPolicy
+            from policies.families.token_vla import TokenVlaPolicy
 
             return TokenVlaPolicy(config, shapes, saved)
         case LearnedActorConfig():
-            from policies.learned_actor import LearnedActor
+            from policies.families.rl_actor import LearnedActor
 
             return LearnedActor(config, shapes)
         case _:

@@ -33,10 +33,10 @@ from websockets.frames import CloseCode
 
 from robots.config import config, to_plain
 from robots.contract import Contract
+from robots.control.noise import chunk_noise
 from robots.errors import HandoffError
-from robots.noise import chunk_noise
-from robots.types import Policy, PolicyInput, SeeingPolicy
-from robots.wire import (
+from robots.interfaces import Policy, PolicyInput, SeeingPolicy
+from robots.wire.policy import (
     CHUNK,
     NOISE,
     PROMPT,

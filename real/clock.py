@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 
 from robots.errors import HandoffError
-from robots.types import Clock
+from robots.interfaces import Clock
 
 _POLL = 0.0002
 """Host seconds between looks at the robot's time: well below its period of 1 ms."""
 
 
 class WallClock:
-    """A `robots.types.Clock` that waits until the robot's own time has passed.
+    """A `robots.interfaces.Clock` that waits until the robot's own time has passed.
 
     Calls are scheduled on the time due, not on the time reached, so that a late tick does not delay those after it.
     """
@@ -67,11 +67,11 @@ class PacedClock:
         self._due = now()
 
     def now(self) -> float:
-        """See `robots.types.Clock`."""
+        """See `robots.interfaces.Clock`."""
         return self._clock.now()
 
     def advance(self, seconds: float) -> float:
-        """See `robots.types.Clock`; returns when as much time has passed on the wall, too."""
+        """See `robots.interfaces.Clock`; returns when as much time has passed on the wall, too."""
         reached = self._clock.advance(seconds)
         self._due += seconds
         ahead = self._due - self._wall()

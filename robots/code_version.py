@@ -2,7 +2,7 @@
 
 Imports are followed in the syntax tree, those inside functions too, so nothing heavy is imported to know the version.
 Comments, docstrings and formatting do not count; a file that lies beside a module under the same stem
-(`robots/fr3.xml` beside `robots/fr3.py`) does.
+(`robots/franka/fr3.xml` beside `robots/franka/fr3.py`) does.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import field
 
-from robots.actions import CartesianDelta
 from robots.config import config, to_plain, validate
+from robots.control.actions import CartesianDelta
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 
@@ -30,7 +30,7 @@ class Contract:
     n_action_steps: int
     """Actions executed per chunk, starting at index `n_obs_steps - 1`."""
     action_interface: str
-    """What an action means to the controller; `robots.actions` lists the known ones."""
+    """What an action means to the controller; `robots.control.actions` lists the known ones."""
     sampler: str
     """Name and steps of the sampler inside the graph, e.g. `ddim-10` or `one-step`."""
     training_data: str

@@ -14,8 +14,8 @@ import numpy as np
 
 from robots.config import config, to_plain, validate
 from robots.errors import HandoffError
+from robots.proportions import clopper_pearson
 from robots.spec import FieldSpec
-from robots.statistics import clopper_pearson
 
 SUCCESS_KEY = "handoff.success"
 """Metadata key of the contract's JSON inside the ONNX file."""

@@ -1,4 +1,4 @@
-"""What a physics engine must do to become worlds: start, step and read; `sim.worlds` does the rest, alike for all."""
+"""What a physics engine must do to become worlds: start, step and read; `sim.vec_env` does the rest, alike for all."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from robots.interfaces import Observation, WorldState
 from robots.spec import ActionSpec, FieldSpec
-from robots.types import Observation, WorldState
 
 
 class Reading(NamedTuple):
@@ -17,7 +17,7 @@ class Reading(NamedTuple):
     observation: Observation
     """Per field `(N, ...)`."""
     reward: np.ndarray
-    """(N,) of the last step; after a reset nobody reads it. NaN where the physics broke down: `sim.worlds` stops."""
+    """(N,) of the last step; after a reset nobody reads it. NaN where the physics broke down: `sim.vec_env` stops."""
     terminated: np.ndarray
     """(N,) bool: the task is over, by success or failure."""
     success: np.ndarray
@@ -37,7 +37,7 @@ class Engine(Protocol):
     rate_hz: float
     """Control periods per second of simulated time."""
     max_steps: int
-    """The task's own time limit [control periods]; `sim.worlds` applies it."""
+    """The task's own time limit [control periods]; `sim.vec_env` applies it."""
 
     def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
         """Starts worlds `worlds` (M,) from `seeds` (M,) int64; what follows depends on the seed only."""

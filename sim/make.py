@@ -7,20 +7,20 @@ from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from robots.actions import ActionSpace
 from robots.config import config
+from robots.control.actions import ActionSpace
 from robots.errors import HandoffError
-from robots.types import VecEnv
-from sim.cameras import CamerasConfig
-from sim.gym import GymConfig
-from sim.isaac import IsaacLabConfig
-from sim.maniskill_task import ManiSkillConfig
+from robots.interfaces import VecEnv
+from sim.engines.gym import GymConfig
+from sim.engines.isaac_lab import IsaacLabConfig
+from sim.engines.maniskill_task import ManiSkillConfig
+from sim.scene.cameras import CamerasConfig
 from sim.tasks.task import Task, at_rate
-from sim.worlds import Worlds, WorldsConfig
+from sim.vec_env import Worlds, WorldsConfig
 
 if TYPE_CHECKING:
-    from sim.maniskill_resident import ResidentManiSkill
-    from sim.resident import ResidentWorlds
+    from sim.device.fr3 import ResidentWorlds
+    from sim.device.maniskill import ResidentManiSkill
 
 TASKS = (
     "reach",
@@ -58,7 +58,7 @@ class WorldConfig:
     device: Literal["cpu", "cuda"] = "cpu"
     """Where physics runs (warp)."""
     resident: bool = False
-    """Worlds stay on their device, for practice, which meets them there (warp, maniskill; see `sim.resident`)."""
+    """Worlds stay on their device, for practice, which meets them there (warp, maniskill; see `sim.device.fr3`)."""
     threads: int = 1
     """Physics threads of one process (mujoco)."""
     gym: GymConfig = field(default_factory=GymConfig)
@@ -83,8 +83,8 @@ def task_module(name: str) -> str:
         close = difflib.get_close_matches(name, TASKS, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(TASKS)}."
         raise HandoffError(f"task: '{name}' is not known, {hint}")
-    # `sim.tasks.push_t` is the geometry that the twin shares.
-    return "sim.tasks.push_t_task" if name == "push_t" else f"sim.tasks.{name}"
+    # `sim.tasks.push_t.geometry` is the geometry that the twin shares.
+    return "sim.tasks.push_t.task" if name == "push_t" else f"sim.tasks.{name}"
 
 
 def find_task(name: str, rate_hz: float | None = None) -> Task:
@@ -104,7 +104,7 @@ def _task(name: str) -> Task:
         case "reach_by_name":
             from sim.tasks.reach_by_name import TASK
         case "push_t":
-            from sim.tasks.push_t_task import TASK
+            from sim.tasks.push_t.task import TASK
         case "pick_cube":
             from sim.tasks.pick_cube import TASK
         case "pick_by_name":
@@ -136,7 +136,7 @@ def make_worlds(config: WorldConfig, num_envs: int) -> VecEnv:
     if config.workers < 1:
         raise HandoffError(f"worlds: {config.workers} workers asked for, at least 1 is needed.")
     if config.workers > 1:
-        from sim.workers import WorkerWorlds
+        from sim.subprocess_vec_env import WorkerWorlds
 
         return WorkerWorlds(partial(_make_here, config), num_envs, config.workers)
     return _make_here(config, num_envs)
@@ -148,8 +148,8 @@ def make_resident(config: WorldConfig, num_envs: int) -> ResidentWorlds | Reside
     Raises:
         HandoffError: as of `make_worlds`; another engine, pictures, or several workers.
     """
-    from sim.resident import ResidentWorlds
-    from sim.warp import WarpConfig
+    from sim.device.fr3 import ResidentWorlds
+    from sim.engines.warp import WarpConfig
 
     _refuse_ignored(config)
     known = config.engine in ("warp", "maniskill")
@@ -159,7 +159,7 @@ def make_resident(config: WorldConfig, num_envs: int) -> ResidentWorlds | Reside
             f"cameras {config.cameras}, expected the engine warp or maniskill, 1, freeze and none."
         )
     if config.engine == "maniskill":
-        from sim.maniskill_resident import ResidentManiSkill
+        from sim.device.maniskill import ResidentManiSkill
 
         return ResidentManiSkill(config.task, num_envs, config.maniskill, config.max_steps)
     options = WarpConfig(
@@ -195,7 +195,7 @@ def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
     episodes = WorldsConfig(on_end=config.on_end, max_steps=config.max_steps)
     match config.engine:
         case "mujoco":
-            from sim.mujoco import MujocoConfig, MujocoEngine
+            from sim.engines.mujoco import MujocoConfig, MujocoEngine
 
             options = MujocoConfig(
                 actions=config.actions,
@@ -206,7 +206,7 @@ def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
             )
             return Worlds(MujocoEngine(find_task(config.task, config.rate_hz), num_envs, options), episodes)
         case "warp":
-            from sim.warp import WarpConfig, WarpEngine
+            from sim.engines.warp import WarpConfig, WarpEngine
 
             if config.cameras is not None:
                 raise HandoffError("warp: it makes no pictures. Leave `cameras` out, or use the engine mujoco.")
@@ -215,14 +215,14 @@ def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
             )
             return Worlds(WarpEngine(find_task(config.task, config.rate_hz), num_envs, options), episodes)
         case "gym":
-            from sim.gym import GymEngine
+            from sim.engines.gym import GymEngine
 
             return Worlds(GymEngine(config.task, num_envs, config.gym), episodes)
         case "maniskill":
-            from sim.maniskill import ManiSkillEngine
+            from sim.engines.maniskill import ManiSkillEngine
 
             return Worlds(ManiSkillEngine(config.task, num_envs, config.maniskill), episodes)
         case "isaaclab":
-            from sim.isaac import IsaacLabEngine
+            from sim.engines.isaac_lab import IsaacLabEngine
 
             return Worlds(IsaacLabEngine(config.task, num_envs, config.isaaclab), episodes)

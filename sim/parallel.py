@@ -9,7 +9,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar
 
 from robots.errors import HandoffError
-from robots.types import Progress
+from robots.interfaces import Progress
 
 Context = TypeVar("Context", contravariant=True)
 Piece = TypeVar("Piece", contravariant=True)

@@ -84,9 +84,3 @@ def test_no_folder_is_a_stub() -> None:
         if not any(file.name != "__init__.py" for file in folder.parent.rglob("*.py"))
     ]
     assert empty == []
-
-
-def test_readme_names_every_module() -> None:
-    readme = (ROOT / "README.md").read_text()
-    unnamed = [str(file.relative_to(ROOT)) for file in sources() if file.stat().st_size and file.name not in readme]
-    assert unnamed == []

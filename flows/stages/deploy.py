@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from real.franka import FrankaConfig
-from real.loop import LoopConfig
-from real.plane import PlaneConfig
+from real.deploy.loop import LoopConfig
+from real.deploy.planar_space import PlaneConfig
+from real.franka.arm import FrankaConfig
 from robots.config import config
 from robots.errors import SafetyError
+from robots.interfaces import Observation, Progress
 from robots.spec import FieldSpec
-from robots.types import Observation, Progress
-from sim.fci.twin import TwinConfig
+from sim.twin.twin import TwinConfig
 
 if TYPE_CHECKING:
     from real.arm import ArmState
-    from real.controller import OnnxPolicy
+    from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.store import EpisodeStore
-    from sim.fci.twin import Twin
+    from sim.twin.twin import Twin
 
 EXTRA = {"block_pose": FieldSpec(shape=(3,), dtype="float64", unit="m, m, rad", frame="board", about="T x, y, angle")}
 """Recorded beside what the policy sees."""
@@ -63,7 +63,7 @@ class Start:
     seconds: float
     """Robot time [s]."""
     figures: dict[str, float]
-    """Of `real.record.tracking_figures`; none where it ended before its first step."""
+    """Of `real.deploy.episode_recorder.tracking_figures`; none where it ended before its first step."""
     fault: str | None = None
     """What ended it before its time."""
 
@@ -73,10 +73,10 @@ def run(config: DeployConfig, inputs: dict[str, Path], out: Path, progress: Prog
 
     A start that a limit or the robot ends counts with what it had covered until then, and is recorded with its fault.
     """
-    from real.controller import OnnxPolicy
+    from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.store import EpisodeStore
-    from sim.fci.twin import start_twin
-    from sim.push_t_world import PushTWorld
+    from sim.twin.push_t_world import PushTWorld
+    from sim.twin.twin import start_twin
 
     policy = OnnxPolicy(inputs["bundle"] / "policy.onnx")
     store = _new_store(out / "store.zarr", config, policy)
@@ -103,11 +103,11 @@ def run_start(
     Raises:
         HandoffError: what ended the episode was no limit of the arm and no stop of its own, or it cannot be stored.
     """
-    from real.franka import FrankaArm
-    from real.loop import run_episode
-    from real.plane import Plane
-    from real.recording import Recording
-    from sim.tasks.push_t import SUCCESS_COVERAGE, initial_state
+    from real.deploy.loop import run_episode
+    from real.deploy.planar_space import Plane
+    from real.deploy.recording import Recording
+    from real.franka.arm import FrankaArm
+    from sim.tasks.push_t.geometry import SUCCESS_COVERAGE, initial_state
 
     twin.call("reset", *initial_state(seed))
     scene = Scene(partial(twin.call, "tee_pose"), Plane(config.plane))
@@ -177,7 +177,7 @@ class Scene:
 
     def look(self) -> np.ndarray:
         """The T's pose (3,) now, and its coverage taken down."""
-        from sim.tasks.push_t import coverage
+        from sim.tasks.push_t.geometry import coverage
 
         pose = self.track()
         self.coverage = coverage(pose)
@@ -186,7 +186,7 @@ class Scene:
 
     def observe(self, state: ArmState) -> Observation:
         """The contract's fields and the block's pose, board frame."""
-        from sim.tasks.push_t import keypoints
+        from sim.tasks.push_t.geometry import keypoints
 
         pose = self.look()
         return {
@@ -200,7 +200,7 @@ def _new_store(path: Path, config: DeployConfig, policy: OnnxPolicy) -> EpisodeS
     """An empty store: an interrupted deployment starts over, so that its figures belong to one run."""
     import shutil
 
-    from real.record import deploy_schema
+    from real.deploy.episode_recorder import deploy_schema
     from robots.episodes.store import EpisodeStore
 
     shutil.rmtree(path, ignore_errors=True)
@@ -208,8 +208,8 @@ def _new_store(path: Path, config: DeployConfig, policy: OnnxPolicy) -> EpisodeS
 
 
 def _metrics(starts: list[Start], stats: dict[str, float], wall_seconds: float) -> dict[str, Any]:
-    from sim.statistics import bootstrap_mean, success_rate
-    from sim.tasks.push_t import SUCCESS_COVERAGE
+    from sim.evaluation.intervals import bootstrap_mean, success_rate
+    from sim.tasks.push_t.geometry import SUCCESS_COVERAGE
 
     coverages = [start.coverage for start in starts]
     low, high = bootstrap_mean(coverages, seed=0)
@@ -243,7 +243,7 @@ def _metrics(starts: list[Start], stats: dict[str, float], wall_seconds: float) 
 
 def _render(config: DeployConfig, store: EpisodeStore, out: Path) -> str | None:
     """Videos of the first episodes, from what was recorded; returns which renderer drew them."""
-    from sim.render import render_episode
+    from sim.rendering.push_t import render_episode
 
     renderer = None
     for episode in range(min(config.videos, store.num_episodes)):
@@ -261,7 +261,7 @@ def _draw(store: EpisodeStore, path: Path) -> None:
     """Every start from above: where the T began and ended, the pusher's way, the goal."""
     from matplotlib.figure import Figure
 
-    from sim.tasks.push_t import BOARD_SIZE, GOAL_POSE, tee_polygons
+    from sim.tasks.push_t.geometry import BOARD_SIZE, GOAL_POSE, tee_polygons
 
     columns = max(1, min(5, store.num_episodes))
     rows = max(1, -(-store.num_episodes // columns))

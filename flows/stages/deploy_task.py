@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from real.franka import FrankaConfig
-from real.governor import GovernorConfig
-from real.hand import HandConfig
-from real.impedance import GAINS, ImpedanceConfig
-from real.loop import LoopConfig
-from robots import hand
+from real.deploy.governor import GovernorConfig
+from real.deploy.loop import LoopConfig
+from real.franka.arm import FrankaConfig
+from real.franka.gripper import HandConfig
+from real.franka.impedance import GAINS, ImpedanceConfig
 from robots.config import config
 from robots.errors import HandoffError, SafetyError
+from robots.franka import gripper as hand
+from robots.interfaces import Observation, Progress
+from robots.language.text import INSTRUCTION
 from robots.spec import FieldSpec
-from robots.text import INSTRUCTION
-from robots.types import Observation, Progress
-from sim.fci.twin import TwinConfig
+from sim.twin.twin import TwinConfig
 
 if TYPE_CHECKING:
     from real.arm import ArmState
-    from real.controller import OnnxPolicy
+    from real.deploy.onnx_policy import OnnxPolicy
     from robots.contract import Contract
     from robots.episodes.store import EpisodeStore
-    from sim.fci.twin import Twin
     from sim.tasks.task import Task
+    from sim.twin.twin import Twin
 
 IMPEDANCE = ImpedanceConfig(
     error_clip=GAINS.force_limit / GAINS.stiffness[0], rotation_clip=GAINS.torque_limit / GAINS.stiffness[3]
@@ -95,7 +95,7 @@ class Start:
     seconds: float
     """Robot time [s]."""
     figures: dict[str, float]
-    """Of `real.record.tracking_figures`; none where it ended before its first step."""
+    """Of `real.deploy.episode_recorder.tracking_figures`; none where it ended before its first step."""
 
 
 def run(config: DeployTaskConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
@@ -104,11 +104,11 @@ def run(config: DeployTaskConfig, inputs: dict[str, Path], out: Path, progress: 
     A start that a limit or the robot ends counts as not solved, and is recorded with its fault.
     """
     from flows.stages.deploy import processor_for_twin
-    from real.controller import OnnxPolicy
+    from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.store import EpisodeStore
-    from sim.fci.twin import start_twin
     from sim.make import find_task
-    from sim.task_world import TaskWorld
+    from sim.twin.task_world import TaskWorld
+    from sim.twin.twin import start_twin
 
     policy = OnnxPolicy(inputs["bundle"] / "policy.onnx")
     task = find_task(policy.contract.task)
@@ -137,11 +137,11 @@ def run_start(config: DeployTaskConfig, twin: Twin, policy: OnnxPolicy, seed: in
     Raises:
         HandoffError: see `flows.stages.deploy.run_start`.
     """
-    from real.franka import FrankaArm
-    from real.hand import FrankaHand
-    from real.loop import run_episode
-    from real.recording import Recording
-    from real.space import CartesianSteps
+    from real.deploy.action_space import CartesianSteps
+    from real.deploy.loop import run_episode
+    from real.deploy.recording import Recording
+    from real.franka.arm import FrankaArm
+    from real.franka.gripper import FrankaHand
 
     twin.call("reset", seed)
     table, contract = Table(twin, policy.contract), policy.contract
@@ -224,7 +224,7 @@ def _new_store(path: Path, config: DeployTaskConfig, contract: Contract, task: T
     """An empty store: an interrupted deployment starts over, so that its figures belong to one run."""
     import shutil
 
-    from real.record import deploy_schema
+    from real.deploy.episode_recorder import deploy_schema
     from robots.episodes.store import EpisodeStore
 
     extra = {
@@ -242,7 +242,7 @@ def _new_store(path: Path, config: DeployTaskConfig, contract: Contract, task: T
 
 
 def _metrics(starts: list[Start], stats: dict[str, float], wall_seconds: float) -> dict[str, Any]:
-    from sim.statistics import success_rate
+    from sim.evaluation.intervals import success_rate
 
     def gather(name: str) -> list[float]:
         return [start.figures[name] for start in starts if start.figures]
@@ -271,9 +271,9 @@ def _metrics(starts: list[Start], stats: dict[str, float], wall_seconds: float) 
 
 def _film(task: Task, store: EpisodeStore, videos: int, out: Path) -> dict[str, Any]:
     """Videos of the first episodes; a machine that cannot draw says so in the metrics."""
-    from sim.cameras import CamerasConfig
-    from sim.redraw import draw
-    from sim.video import write_video
+    from sim.rendering.replay import draw
+    from sim.rendering.video import write_video
+    from sim.scene.cameras import CamerasConfig
 
     camera = CamerasConfig(names=("overview",), height=FILM_SIZE[0], width=FILM_SIZE[1])
     rate, films = store.schema.streams["policy"].rate_hz, []

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.protocols import push_t_published
-from policies.config import PolicyCard
+from flows.config.protocols import push_t_published
+from policies.card import PolicyCard
 from policies.policy_config import (
     ActConfig,
     BehaviourCloningConfig,
@@ -21,10 +21,10 @@ from policies.policy_config import (
 )
 from robots.config import config, to_plain
 from robots.errors import HandoffError
-from robots.types import Progress
-from sim.agent import AgentFor, ChunkAgent, Chunking, chunking_under
-from sim.evaluate import EvaluateConfig
-from sim.protocol import Protocol, Sampling, agreed
+from robots.interfaces import Progress
+from sim.evaluation.agent import AgentFor, ChunkAgent, Chunking, chunking_under
+from sim.evaluation.evaluate import EvaluateConfig
+from sim.evaluation.protocol import Protocol, Sampling, agreed
 
 
 @config
@@ -41,9 +41,9 @@ class EvaluatePolicyConfig:
 
 def run(config: EvaluatePolicyConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
     """Evaluates `inputs["policy"]` and writes `report.html` beside the result."""
-    from sim.comparison import read_result
-    from sim.evaluate import evaluate, make_env
-    from sim.evaluation_report import write_report
+    from sim.evaluation.comparison import read_result
+    from sim.evaluation.evaluate import evaluate, make_env
+    from sim.evaluation.report import write_report
 
     path, protocol = inputs["policy"], config.protocol
     load, execution = checkpoint_agent(
@@ -147,7 +147,7 @@ def load_agent(path: Path, steps: int | None, chunking: Chunking, sampling: Samp
     import torch
 
     from policies.load import load_policy
-    from policies.training import resolve_device
+    from policies.training.loop import resolve_device
 
     torch.set_num_threads(1)
     policy = load_policy(path, steps, str(resolve_device(device)))

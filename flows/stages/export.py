@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flows.artifact import read_manifest
-from policies.export import ExportConfig
-from robots.types import Progress
+from flows.runner.artifact import read_manifest
+from policies.export.onnx import ExportConfig
+from robots.interfaces import Progress
 
 
 def run(config: ExportConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
     """Exports `inputs["policy"]`; the golden examples come from `inputs["demos"]`."""
-    from policies.export import export
+    from policies.export.onnx import export
 
     digests = {name: read_manifest(path)["digest"] for name, path in inputs.items()}
     return export(config, inputs["policy"], inputs["demos"], out, progress, digests["policy"], digests["demos"])

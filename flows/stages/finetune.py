@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from policies.placement.config import PlacementConfig
-from policies.rl.practice_config import FinetuneConfig, VlaPracticeConfig
+from policies.rl.finetuning.config import FinetuneConfig, VlaPracticeConfig
 from robots.config import config
 from robots.errors import HandoffError
-from robots.types import Progress, VecEnv
-from sim.protocol import Protocol
+from robots.interfaces import Progress, VecEnv
+from sim.evaluation.protocol import Protocol
 
 
 @config
@@ -43,17 +43,17 @@ def run(config: FinetunePolicyConfig, inputs: dict[str, Path], out: Path, progre
     With `inputs["world_model"]` it is dreamt, and no world is touched; the protocol then gives the time limit alone.
     RL-100 learns from `inputs["demos"]`, too.
     """
-    from flows.protocols import push_t_published
-    from policies.finetune import finetune
-    from policies.placement.worlds import placed
+    from flows.config.protocols import push_t_published
+    from policies.placement.vec_env import placed
+    from policies.rl.finetuning.finetune import finetune
 
     protocol = config.protocol or push_t_published()
     if "world_model" in inputs:
-        from policies.dream import Dreams
+        from policies.world_model.imagined_env import Dreams
 
         worlds: Callable[[], VecEnv] = partial(Dreams, inputs["world_model"], config.worlds, protocol.max_steps)
     else:
-        from sim.evaluate import practice_env, resident_env, stays_on_device
+        from sim.evaluation.evaluate import practice_env, resident_env, stays_on_device
 
         if stays_on_device(protocol):
             if config.placement.kind != "collocated":

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from robots.episodes.ingest import IngestConfig
-from robots.types import Progress
+from robots.interfaces import Progress
 
-SHIPPED = Path(__file__).resolve().parents[2] / "sim" / "tasks" / "push_t_rollouts.zarr.zip"
+SHIPPED = Path(__file__).resolve().parents[2] / "sim" / "tasks" / "push_t" / "rollouts.zarr.zip"
 """State-only rollouts of a policy that Handoff trained, for machines that reach no demonstrations."""
 
 

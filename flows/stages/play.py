@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from robots.config import config
-from robots.types import Progress
-from sim.play import PlayConfig
+from robots.interfaces import Progress
+from sim.recording.play import PlayConfig
 
 
 @config
@@ -30,7 +30,7 @@ def run(config: RecordPlayConfig, inputs: dict[str, Path], out: Path, progress: 
         HandoffError: an unknown task, or play that cannot be.
     """
     from sim.make import find_task
-    from sim.play import play
+    from sim.recording.play import play
 
     store = out / "store.zarr"
     shutil.rmtree(store, ignore_errors=True)

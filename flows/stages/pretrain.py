@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from policies.imitation.config import PretrainConfig
 from policies.policy_config import TokenVlaConfig, VlaConfig
-from policies.pretrain import PretrainConfig
-from robots.types import Progress
+from robots.interfaces import Progress
 
 
 def outside(config: PretrainConfig) -> dict[str, str]:
@@ -32,6 +32,6 @@ def outside(config: PretrainConfig) -> dict[str, str]:
 
 def run(config: PretrainConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
     """Trains on `inputs["demos"]`, resuming from what an interrupted attempt left in `out`."""
-    from policies.pretrain import pretrain
+    from policies.imitation.pretrain import pretrain
 
     return pretrain(config, inputs["demos"], out, progress)

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.protocols import push_t_published
-from policies.rl.fast_td3_config import ReinforceConfig
+from flows.config.protocols import push_t_published
+from policies.rl.off_policy.fast_td3_config import ReinforceConfig
 from robots.config import config
-from robots.types import Progress
-from sim.protocol import Protocol
+from robots.interfaces import Progress
+from sim.evaluation.protocol import Protocol
 
 
 @config
@@ -28,8 +28,8 @@ class ReinforcePolicyConfig:
 
 def run(config: ReinforcePolicyConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
     """Learns, going on from what an interrupted attempt left in `out`."""
-    from policies.reinforce import reinforce
-    from sim.evaluate import practice_env
+    from policies.rl.off_policy.train import reinforce
+    from sim.evaluation.evaluate import practice_env
 
     protocol = config.protocol or push_t_published()
     return reinforce(config.learning, protocol.task, partial(practice_env, protocol, config.worlds), out, progress)

@@ -9,8 +9,8 @@ from typing import Any
 
 from robots.config import config
 from robots.errors import HandoffError
-from robots.types import Progress
-from sim.play import DemonstrateConfig
+from robots.interfaces import Progress
+from sim.recording.play import DemonstrateConfig
 
 
 @config
@@ -32,7 +32,7 @@ def run(config: ScriptedConfig, inputs: dict[str, Path], out: Path, progress: Pr
         HandoffError: an unknown task, or an expert that never succeeds.
     """
     from sim.make import find_task
-    from sim.play import demonstrate
+    from sim.recording.play import demonstrate
 
     store = out / "store.zarr"
     shutil.rmtree(store, ignore_errors=True)

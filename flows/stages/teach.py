@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from policies.on_policy_distill import OnPolicyDistilConfig
+from policies.distillation.config import OnPolicyDistilConfig
 from robots.config import config
-from robots.types import Progress
-from sim.protocol import Protocol
+from robots.interfaces import Progress
+from sim.evaluation.protocol import Protocol
 
 
 @config
@@ -27,9 +27,9 @@ class TeachConfig:
 
 def run(config: TeachConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
     """Teaches `inputs["student"]` what `inputs["teacher"]` does, going on from what an interrupted attempt left."""
-    from flows.protocols import push_t_published
-    from policies.on_policy_distill import on_policy_distil
-    from sim.evaluate import practice_env
+    from flows.config.protocols import push_t_published
+    from policies.distillation.on_policy import on_policy_distil
+    from sim.evaluation.evaluate import practice_env
 
     worlds = partial(practice_env, config.protocol or push_t_published(), config.worlds)
     return on_policy_distil(config.learning, inputs["student"], inputs["teacher"], worlds, out, progress)

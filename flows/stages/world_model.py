@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from policies.world_model_config import WorldModelConfig
+from policies.world_model.config import WorldModelConfig
 from robots.errors import HandoffError
-from robots.types import Progress
+from robots.interfaces import Progress
 
 STRIP, FILM = "imagined.png", "imagined.mp4"
 SHOWN = 7
@@ -22,9 +22,9 @@ def run(config: WorldModelConfig, inputs: dict[str, Path], out: Path, progress: 
     """Trains on `inputs["play"]`, resuming from what an interrupted attempt left in `out`.
 
     Raises:
-        HandoffError: see `policies.train_world_model.train_world_model`.
+        HandoffError: see `policies.world_model.train.train_world_model`.
     """
-    from policies.train_world_model import train_world_model
+    from policies.world_model.train import train_world_model
 
     metrics = train_world_model(config, inputs["play"], out, progress)
     return metrics | _draw(config, inputs["play"], out)
@@ -32,9 +32,9 @@ def run(config: WorldModelConfig, inputs: dict[str, Path], out: Path, progress: 
 
 def _draw(config: WorldModelConfig, play: Path, out: Path) -> dict[str, Any]:
     """Writes `imagined.png` and `imagined.mp4`; a machine that cannot draw says so in the metrics."""
-    from policies.train_world_model import imagine_held_out
+    from policies.world_model.train import imagine_held_out
     from sim.make import find_task
-    from sim.redraw import redraw
+    from sim.rendering.replay import redraw
 
     pairs = imagine_held_out(out, config, play, EPISODES, STEPS)
     task = find_task(pairs.task)
@@ -51,7 +51,7 @@ def _write(frames: list[list[Any]], rate_hz: float, out: Path) -> None:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from sim.video import write_video
+    from sim.rendering.video import write_video
 
     figure = Figure(figsize=(1.7 * SHOWN, 1.8 * 2 * len(frames)), layout="constrained")
     for row, (pair, name) in enumerate((pair, name) for pair in frames for name in ("recorded", "imagined")):

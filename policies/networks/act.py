@@ -18,11 +18,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from policies.chunk_policy import Observed
-from policies.config import Shapes
+from policies.card import Shapes
+from policies.networks.image_encoder import ResNet18
 from policies.networks.mlp import sinusoidal_embedding
-from policies.networks.observation import ObservationEncoder
-from policies.networks.vision import ResNet18
+from policies.networks.observation_encoder import ObservationEncoder
+from policies.policy import Observed
 from policies.policy_config import ActConfig, EncodedPolicyConfig
 from robots.errors import HandoffError
 

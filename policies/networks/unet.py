@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, mish, pad
 
-from policies.networks.config import UnetConfig
 from policies.networks.mlp import sinusoidal_embedding
+from policies.policy_config import UnetConfig
 from robots.errors import HandoffError
 
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, linear, pad
 
 from policies.networks.vlm_files import FAMILIES, Source, read_source
+from policies.policy import Words
 from policies.policy_config import BackboneConfig
 from robots.errors import HandoffError
 
@@ -42,15 +43,6 @@ class Prefix(NamedTuple):
     """False for padding, which nothing attends to and no position is counted for."""
     state_tokens: int = 0
     """So many last tokens are the state; pictures and words do not attend to them."""
-
-
-class Words(NamedTuple):
-    """Sentences as the text layers read them."""
-
-    token_BL: Tensor
-    """int64."""
-    mask_BL: Tensor
-    """False for padding, which stands behind."""
 
 
 class VisionLanguageModel(nn.Module):

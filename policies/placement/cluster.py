@@ -1,6 +1,6 @@
 """Simulators on several machines: a placement group of a Ray cluster, a bundle of resources for each.
 
-Ray places them, tells of machines that are lost and gives their bundles other ones; `policies.placement.ray_simulator`
+Ray places them, tells of machines that are lost and gives their bundles other ones; `policies.placement.ray_process`
 makes the worlds there what they were. Every machine needs the same Handoff: what is installed there is compared.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from policies.placement.config import ClusterConfig
 from robots.errors import HandoffError
-from robots.types import VecEnv
+from robots.interfaces import VecEnv
 
 ANSWER_S = 5.0
 

@@ -24,7 +24,7 @@ import numpy as np
 from real.teleop.spacemouse import with_dead_zone
 from real.teleop.takeover import Hand
 from robots.errors import HandoffError
-from robots.types import Label
+from robots.interfaces import Label
 
 MOVES: dict[str, tuple[int, float]] = {
     "forward": (0, 1.0),

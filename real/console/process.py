@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from real.console.bindings import stored_bindings
-from real.console.line import LineConfig
+from real.console.client import LineConfig
 from real.console.server import BINDINGS, ConsoleConfig
 from robots.errors import HandoffError
 from robots.processes import end_with_parent
@@ -159,8 +159,8 @@ def _serve(config: ConsoleConfig, token: str, robot_token: str, folder: Path) ->
     """The process."""
     import uvicorn
 
+    from real.console.app import application
     from real.console.server import LARGEST_FRAME, Console
-    from real.console.web import application
 
     end_with_parent()
     console = Console(config, token, robot_token, folder)

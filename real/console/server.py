@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from real.console.arbiter import STILL, Desk, DeskConfig, FloodedError
 from real.console.audit import AuditLog
 from real.console.bindings import ACTIONS, RefusedBindingError, stored_bindings
-from real.console.desk import STILL, Desk, DeskConfig, FloodedError
-from real.console.scene_door import SceneDoor
-from real.console.story import Story
-from real.console.words import command_word, read_inputs, read_text, read_word
+from real.console.messages import command_word, read_inputs, read_text, read_word
+from real.console.scene_proxy import SceneDoor
+from real.console.telemetry import Story
 from real.teleop.spacemouse import SpaceMouse
 from robots.config import config
-from robots.durable import write_atomically
 from robots.errors import HandoffError
-from robots.wire import check_token, pack, unpack
+from robots.storage.durable import write_atomically
+from robots.wire.policy import check_token, pack, unpack
 
 if TYPE_CHECKING:
     from fastapi import WebSocket

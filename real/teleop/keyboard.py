@@ -17,8 +17,8 @@ import numpy as np
 from real.teleop.takeover import Hand, Takeover, TakeoverConfig, base_twist
 from real.teleop.terminal import ESCAPE, Keys, Terminal
 from robots.config import config
+from robots.interfaces import Intervention, Label, Observation, Requests
 from robots.spec import ActionSpec
-from robots.types import Intervention, Label, Observation, Requests
 
 MOVES: dict[str, tuple[int, float]] = {
     "up": (0, 1.0),
@@ -92,18 +92,18 @@ class LabelKeys:
                 self._stop = True
 
     def requests(self) -> Requests:
-        """See `robots.types.Operator.requests`."""
+        """See `robots.interfaces.Operator.requests`."""
         label, self._label = self._label, Label.NONE
         return Requests(label, self.paused, self._stop)
 
     def status(self, engaged: bool) -> str:
-        """See `robots.types.Operator.status`."""
+        """See `robots.interfaces.Operator.status`."""
         mode = "PAUSED" if self.paused else "YOU" if engaged else "policy"
         return mode if self.last is Label.NONE else f"{mode}, last label {self.last.name.lower()}"
 
 
 class KeyboardOperator:
-    """Implements `robots.types.Operator` for one world.
+    """Implements `robots.interfaces.Operator` for one world.
 
     Args:
         spec: of the world's actions.
@@ -131,13 +131,13 @@ class KeyboardOperator:
         self._source = keys or Terminal()
 
     def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
-        """See `robots.types.Operator`; keys held from the episode before are let go."""
+        """See `robots.interfaces.Operator`; keys held from the episode before are let go."""
         self._poll()
         self._keys.release()
         self._takeover.reset()
 
     def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
-        """See `robots.types.Operator`.
+        """See `robots.interfaces.Operator`.
 
         Raises:
             HandoffError: more than one world, or the terminal is gone.
@@ -146,16 +146,16 @@ class KeyboardOperator:
         return self._takeover.intervene(proposed, observation, self._hand())
 
     def requests(self) -> Requests:
-        """See `robots.types.Operator`."""
+        """See `robots.interfaces.Operator`."""
         self._poll()
         return self._labels.requests()
 
     def status(self) -> str:
-        """See `robots.types.Operator`."""
+        """See `robots.interfaces.Operator`."""
         return self._labels.status(self._takeover.engaged)
 
     def close(self) -> None:
-        """See `robots.types.Operator`."""
+        """See `robots.interfaces.Operator`."""
         self._source.close()
 
     def _poll(self) -> None:

@@ -18,8 +18,8 @@ from real.teleop.keyboard import KeySource, LabelKeys
 from real.teleop.takeover import Hand, Takeover, TakeoverConfig
 from robots.config import config
 from robots.errors import HandoffError
+from robots.interfaces import Intervention, Observation, Requests
 from robots.spec import ActionSpec
-from robots.types import Intervention, Observation, Requests
 
 MOVED = 0.001
 """Norm of the deflection above which the person has the arm [C]."""
@@ -130,7 +130,7 @@ class SpaceMouse:
 
 
 class SpaceMouseOperator:
-    """Implements `robots.types.Operator` for one world.
+    """Implements `robots.interfaces.Operator` for one world.
 
     Args:
         spec: of the world's actions.
@@ -159,12 +159,12 @@ class SpaceMouseOperator:
         self._source, self._labels = keys, LabelKeys()
 
     def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
-        """See `robots.types.Operator`; a deflection kept up from the episode before begins a new takeover."""
+        """See `robots.interfaces.Operator`; a deflection kept up from the episode before begins a new takeover."""
         self._takeover.reset()
         self._mouse.let_go()
 
     def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
-        """See `robots.types.Operator`.
+        """See `robots.interfaces.Operator`.
 
         Raises:
             HandoffError: more than one world, or the device does not answer.
@@ -172,17 +172,17 @@ class SpaceMouseOperator:
         return self._takeover.intervene(proposed, observation, self._mouse.hand())
 
     def requests(self) -> Requests:
-        """See `robots.types.Operator`."""
+        """See `robots.interfaces.Operator`."""
         if self._source is not None:
             self._labels.press(self._source.read())
         return self._labels.requests()
 
     def status(self) -> str:
-        """See `robots.types.Operator`."""
+        """See `robots.interfaces.Operator`."""
         return self._labels.status(self._takeover.engaged)
 
     def close(self) -> None:
-        """See `robots.types.Operator`."""
+        """See `robots.interfaces.Operator`."""
         self._mouse.close()
         if self._source is not None:
             self._source.close()

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from robots.actions import AXES
 from robots.config import config
+from robots.control.actions import AXES
+from robots.control.gripper_commands import entry_of
 from robots.errors import HandoffError
-from robots.gripper_commands import entry_of
+from robots.interfaces import Intervention, Observation, Reason
 from robots.spec import ActionSpec
-from robots.types import Intervention, Observation, Reason
 
 GRIPPER = "gripper"
 """Name of the hand's entry of an action."""
@@ -86,7 +86,7 @@ class Takeover:
         return self._segment + 1
 
     def intervene(self, proposed: np.ndarray, observation: Observation, hand: Hand) -> Intervention:
-        """See `robots.types.Operator.intervene`; one world.
+        """See `robots.interfaces.Operator.intervene`; one world.
 
         Raises:
             HandoffError: another shape than (1, A).

@@ -16,8 +16,8 @@ import numpy as np
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore, EpisodeWriter
 from robots.errors import HandoffError
+from robots.interfaces import Intervention, Observation, Reason
 from robots.spec import ActionSpec, FieldSpec
-from robots.types import Intervention, Observation, Reason
 
 STREAM, FINAL = "policy", "final"
 """Streams: the steps, and the one observation after the last of them."""

@@ -17,7 +17,7 @@ from robots.episodes.schema import EpisodeSchema
 from robots.episodes.sources import find_demonstrations, source_digest
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.types import Progress
+from robots.interfaces import Progress
 
 
 @config

@@ -8,9 +8,9 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from robots.durable import explain_write_errors, sync_tree
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.storage.durable import explain_write_errors, sync_tree
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 

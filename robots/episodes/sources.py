@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 from robots.config import config
-from robots.durable import write_atomically
 from robots.episodes.demonstrations import identify
 from robots.errors import HandoffError
-from robots.types import Progress, no_progress
+from robots.interfaces import Progress, no_progress
+from robots.storage.durable import write_atomically
 
 PUSHT_URL = "https://diffusion-policy.cs.columbia.edu/data/training/pusht.zip"
 """The archive that the authors of Diffusion Policy publish."""

@@ -25,7 +25,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robots.durable import WriterLock, explain_write_errors, sync_tree, write_atomically
 from robots.episodes.index import (
     EpisodeRecord,
     Index,
@@ -39,6 +38,7 @@ from robots.episodes.schema import EpisodeSchema, Streams, check_episode, check_
 from robots.episodes.segment import open_field, read_rows, stored_bytes, write_segment
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
+from robots.storage.durable import WriterLock, explain_write_errors, sync_tree, write_atomically
 
 _Episode = tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from robots.fr3 import MODEL_XML
 from robots.franka.chain import KinematicChain
+from robots.franka.fr3 import MODEL_XML
 from robots.franka.franka_hand import FRANKA_HAND
 from robots.franka.robot import CartesianLimits, JointLimits, LinkInertials, Robot
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.spec import FieldSpec
-from sim.randomize import ARM_AND_CAMERAS, Range
-from sim.scene import arm_scene
+from sim.scene.randomize import ARM_AND_CAMERAS, Range
+from sim.scene.scene import arm_scene
+from sim.scene.view import View
 from sim.tasks.fixture import GENTLE, add_fixture, fixture, fixture_pose, in_fixture, place_fixture, upright_posture
 from sim.tasks.task import Intent, Observed, Reward, Start, Task, near, proprioception
-from sim.view import View
 
 if TYPE_CHECKING:
     import mujoco

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robots import hand
-from robots.actions import CartesianDelta
-from robots.fr3 import Q_HOME
-from robots.kinematics import inverse_kinematics
+from robots.control.actions import CartesianDelta
+from robots.franka import gripper
+from robots.franka.fr3 import Q_HOME
+from robots.franka.kinematics import inverse_kinematics
+from robots.interfaces import Observation
 from robots.spec import FieldSpec
-from robots.types import Observation
+from sim.scene.view import FLANGE_P_GRASP, View
 from sim.tasks.task import Observed, Start
-from sim.view import FLANGE_P_GRASP, View
 
 if TYPE_CHECKING:
     import mujoco
@@ -112,6 +112,6 @@ def upright_posture(position: np.ndarray, yaw: float) -> np.ndarray:
     """
     c, s = np.cos(yaw), np.sin(yaw)
     pose = np.eye(4)
-    pose[:3, :3] = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]) @ hand.FLANGE_R_GRASP.T
+    pose[:3, :3] = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]) @ gripper.FLANGE_R_GRASP.T
     pose[:3, 3] = position - pose[:3, :3] @ FLANGE_P_GRASP
     return inverse_kinematics(pose, Q_HOME)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.scene import FINGER_HALF
+from sim.scene.scene import FINGER_HALF
+from sim.scene.view import View, once_each, rotation_of
 from sim.tasks.task import CLOSED, OPEN, Intent
-from sim.view import View, once_each, rotation_of
 
 if TYPE_CHECKING:
     import mujoco

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robots.actions import CartesianDelta
+from robots.control.actions import CartesianDelta
 from robots.spec import FieldSpec
-from sim.randomize import ARM_AND_CAMERAS, Range
-from sim.scene import arm_scene
+from sim.scene.randomize import ARM_AND_CAMERAS, Range
+from sim.scene.scene import arm_scene
+from sim.scene.view import View
 from sim.tasks.fixture import (
     add_fixture,
     fixture,
@@ -30,7 +31,6 @@ from sim.tasks.fixture import (
 )
 from sim.tasks.grasping import MIDDLE
 from sim.tasks.task import CLOSED, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
-from sim.view import View
 
 if TYPE_CHECKING:
     import mujoco

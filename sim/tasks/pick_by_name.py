@@ -14,24 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robots.actions import CartesianDelta
+from robots.control.actions import CartesianDelta
+from robots.language.text import encode, text_field
 from robots.spec import FieldSpec
-from robots.text import encode, text_field
-from sim.randomize import ARM_AND_CAMERAS, Range
-from sim.scene import arm_scene
+from sim.scene.randomize import ARM_AND_CAMERAS, Range
+from sim.scene.scene import arm_scene
+from sim.scene.view import View, yaw_quaternion
 from sim.tasks.grasping import ALIGNED, add_cube, beyond_reach, free_yaw, held, pick_up, quarter_turns
-from sim.tasks.stack_cube import (
-    APART,
-    CUBE_HIGH,
-    CUBE_LOW,
-    HALF,
-    Q_START,
-    WORKSPACE_HIGH,
-    WORKSPACE_LOW,
-    YAW,
-)
+from sim.tasks.stack_cube import APART, CUBE_HIGH, CUBE_LOW, HALF, Q_START, WORKSPACE_HIGH, WORKSPACE_LOW, YAW
 from sim.tasks.task import Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
-from sim.view import View, yaw_quaternion
 
 if TYPE_CHECKING:
     import mujoco

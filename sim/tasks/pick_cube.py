@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robots.fr3 import Q_HOME
+from robots.franka.fr3 import Q_HOME
 from robots.spec import FieldSpec
-from sim.randomize import ARM_AND_CAMERAS, Range
-from sim.scene import arm_scene
+from sim.scene.randomize import ARM_AND_CAMERAS, Range
+from sim.scene.scene import arm_scene
+from sim.scene.view import View, yaw_quaternion
 from sim.tasks.grasping import add_cube, held, pick_up, quarter_turn_yaw, quarter_turns
 from sim.tasks.task import Intent, Observed, Reward, Start, Task, body, near, proprioception, start_posture
-from sim.view import View, yaw_quaternion
 
 if TYPE_CHECKING:
     import mujoco

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robots.actions import CartesianDelta
-from robots.fr3 import Q_HOME
+from robots.control.actions import CartesianDelta
+from robots.franka.fr3 import Q_HOME
 from robots.spec import FieldSpec
-from sim.randomize import Range
-from sim.scene import arm_scene
+from sim.scene.randomize import Range
+from sim.scene.scene import arm_scene
+from sim.scene.view import View
 from sim.tasks.task import OPEN, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
-from sim.view import View
 
 if TYPE_CHECKING:
     import mujoco

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robots.actions import CartesianDelta
-from robots.fr3 import Q_HOME
+from robots.control.actions import CartesianDelta
+from robots.franka.fr3 import Q_HOME
+from robots.language.text import encode, text_field
 from robots.spec import FieldSpec
-from robots.text import encode, text_field
-from sim.scene import arm_scene
+from sim.scene.scene import arm_scene
+from sim.scene.view import View
 from sim.tasks.pick_by_name import COLOURS, NAMES
 from sim.tasks.reach import GOAL_HIGH, GOAL_LOW, STILL, TOLERANCE
 from sim.tasks.reach import TASK as REACH
 from sim.tasks.task import OPEN, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
-from sim.view import View
 
 if TYPE_CHECKING:
     import mujoco

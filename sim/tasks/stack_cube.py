@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robots.actions import CartesianDelta
-from sim.randomize import ARM_AND_CAMERAS, Range
-from sim.scene import arm_scene
+from robots.control.actions import CartesianDelta
+from sim.scene.randomize import ARM_AND_CAMERAS, Range
+from sim.scene.scene import arm_scene
+from sim.scene.view import View, yaw_quaternion
 from sim.tasks.fixture import upright_posture
 from sim.tasks.grasping import ALIGNED, MIDDLE, add_cube, beyond_reach, free_yaw, held, pick_up
 from sim.tasks.task import CLOSED, OPEN, Intent, Reward, Start, Task, body, near, proprioception, start_posture
-from sim.view import View, yaw_quaternion
 
 if TYPE_CHECKING:
     import mujoco

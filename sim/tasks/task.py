@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from robots import hand
-from robots.actions import CartesianDelta, PdTarget
+from robots.control.actions import CartesianDelta, PdTarget
+from robots.control.impedance import ImpedanceGains
 from robots.errors import HandoffError
-from robots.fr3 import Q_HOME
-from robots.impedance import ImpedanceGains
+from robots.franka import gripper
+from robots.franka.fr3 import Q_HOME
+from robots.interfaces import Observation
 from robots.spec import FieldSpec
-from robots.types import Observation
-from sim.randomize import Range
-from sim.view import Layout, View
+from sim.scene.randomize import Range
+from sim.scene.view import Layout, View
 
 if TYPE_CHECKING:
     import mujoco
 
-OPEN, CLOSED = hand.WIDTH_MAX, 0.0
+OPEN, CLOSED = gripper.WIDTH_MAX, 0.0
 """Opening of the hand [m]."""
 
 

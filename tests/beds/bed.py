@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robots.errors import HandoffError
-from robots.steps import Steps, chosen, plain_steps
+from robots.wire.steps import Steps, chosen, plain_steps
 
 Act = Callable[[np.ndarray], np.ndarray]
 """(N, O) to (N, A): whoever acts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from robots.errors import HandoffError
-from robots.steps import Steps, chosen
+from robots.wire.steps import Steps, chosen
 from tests.beds.bed import Bed, rollouts
 from tests.beds.person import expert_with, uniform
 from tests.beds.point_maze import PointMaze, in_wall, towards

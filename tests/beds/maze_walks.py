@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from robots.steps import Steps, chosen
+from robots.wire.steps import Steps, chosen
 from tests.beds.point_maze import PointMaze
 
 PLACES = np.array([[0.12, 0.12], [0.75, 0.25], [0.75, 0.5], [0.75, 0.75], [0.1, 0.9]])

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from policies.rl.online import Learner
+from policies.rl.off_policy.online import Learner
 from robots.config import config
-from robots.steps import Steps
+from robots.wire.steps import Steps
 from tests.beds.bed import Act, Bed
 
 
@@ -118,7 +118,7 @@ Collect = Callable[[Learner, np.random.Generator], Steps]
 
 
 def collector(bed: Bed, person: Person | None = None) -> Collect:
-    """What `policies.rl.online.learn` collects with: one step in every world, by the learner or the person."""
+    """What `policies.rl.off_policy.online.learn` collects with: one step in every world, by the learner or the person."""
 
     def collect(learner: Learner, draw: np.random.Generator) -> Steps:
         proposed_NA = learner.act(bed.observe(), draw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from robots.steps import Steps
+from robots.wire.steps import Steps
 from tests.beds.bed import Bed
 
 STEP = 0.05

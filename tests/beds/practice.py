@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.rl.collector import Collector, Decided
+from policies.rl.collection.collector import Collector
+from policies.rl.collection.interfaces import Decided
 from tests.beds.bed import Bed
 
 See = Callable[[np.ndarray], Tensor]
@@ -17,7 +18,7 @@ See = Callable[[np.ndarray], Tensor]
 
 
 class BedWorlds:
-    """Implements `policies.rl.collector.DecisionWorlds`.
+    """Implements `policies.rl.collection.interfaces.DecisionWorlds`.
 
     Args:
         bed: N worlds.

@@ -9,7 +9,7 @@ from multiprocessing import active_children, get_context
 from typing import TypeVar
 
 from robots.errors import HandoffError
-from sim.adastop import AdaStop, AdaStopConfig
+from sim.evaluation.adastop import AdaStop, AdaStopConfig
 
 T = TypeVar("T")
 

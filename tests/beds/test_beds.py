@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from robots.steps import Steps
+from robots.wire.steps import Steps
 from tests.beds.bed import Bed, demonstrations, rollouts, success_rate
 from tests.beds.datasets import joined, maze_segments, random_and_expert
 from tests.beds.hazard_reach import HazardReach

@@ -1,4 +1,4 @@
-"""A bed as a `robots.types.VecEnv`, so that what acts in simulated worlds and on arms can act in it.
+"""A bed as a `robots.interfaces.VecEnv`, so that what acts in simulated worlds and on arms can act in it.
 
 Shape suffixes: N worlds, O observation, A action.
 """
@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from robots.errors import HandoffError
+from robots.interfaces import Intervention, Observation, Reason, Requests, Step, WorldState
 from robots.spec import ActionSpec, FieldSpec
-from robots.types import Intervention, Observation, Reason, Requests, Step, WorldState
 from tests.beds.bed import Bed
 
 
@@ -94,7 +94,7 @@ class BedActions:
 
 
 class ExpertOperator:
-    """Takes over for whole stretches of steps, acting as the bed's expert does; implements `robots.types.Operator`.
+    """Takes over for whole stretches of steps, acting as the bed's expert does; implements `robots.interfaces.Operator`.
 
     Args:
         bed: of the worlds that are watched.

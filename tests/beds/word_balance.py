@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from robots.interfaces import Observation, Step, WorldState
+from robots.language.text import INSTRUCTION, encode, text_field
 from robots.spec import ActionSpec, FieldSpec
-from robots.text import INSTRUCTION, encode, text_field
-from robots.types import Observation, Step, WorldState
 
 WORDS = ("keep left", "keep right")
 MARK, NEAR = 0.5, 0.35
@@ -28,7 +28,7 @@ def expert(place: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 class WordBalance:
-    """Implements `robots.types.VecEnv`; worlds stay ended until they are reset. One action at a time, in chunks of one.
+    """Implements `robots.interfaces.VecEnv`; worlds stay ended until they are reset. One action at a time, in chunks of one.
 
     Solved: still near its mark after `limit` steps.
 

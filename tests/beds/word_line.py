@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from robots.interfaces import Observation, Step, WorldState
+from robots.language.text import INSTRUCTION, encode, text_field
 from robots.spec import ActionSpec, FieldSpec
-from robots.text import INSTRUCTION, encode, text_field
-from robots.types import Observation, Step, WorldState
 
 WORDS = ("go left", "go right")
 END, STRIDE, LIMIT = 1.0, 0.4, 12
@@ -16,7 +16,7 @@ END, STRIDE, LIMIT = 1.0, 0.4, 12
 
 
 class WordLine:
-    """Implements `robots.types.VecEnv`; worlds stay ended until they are reset.
+    """Implements `robots.interfaces.VecEnv`; worlds stay ended until they are reset.
 
     An action has two entries: the step, and one of no effect. Arriving at the named end pays 1, nothing else pays.
 

@@ -33,12 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from real.cameras import frame
-from real.console.desk import Mode
-from real.console.line import Line
+from real.console.arbiter import Mode
+from real.console.client import Line
 from real.console.process import Open, open_console
 from real.console.server import ConsoleConfig
-from robots.wire import pack
+from real.deploy.cameras import frame
+from robots.wire.policy import pack
 from tests.real.console.pages import CuttableLine, Page
 
 BEAT = 0.033
@@ -112,7 +112,7 @@ def takeovers(count: int, folder: Path, run: Callable[[Path, Any], None]) -> dic
 
 def _practise(folder: Path, here: Any) -> None:
     from flows.console import practise
-    from flows.hil_config import HilOperator
+    from flows.session.config import HilOperator
 
     def say(text: str) -> None:
         here.send(text.removeprefix("console  "))
@@ -121,9 +121,9 @@ def _practise(folder: Path, here: Any) -> None:
 
 
 def _deploy(folder: Path, here: Any) -> None:
-    from flows.benches import DeploySession
-    from flows.deploy import deploy
-    from real.loop import LoopConfig
+    from flows.deployment.arms import DeploySession
+    from flows.deployment.session import deploy
+    from real.deploy.loop import LoopConfig
     from tests.real.onnx_models import save_policy
 
     def say(text: str) -> None:

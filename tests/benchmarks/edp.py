@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
-from policies.rl.config import EdpConfig, Sizes
-from policies.rl.edp import Edp
-from policies.rl.transitions import Seen, Transitions
+from policies.rl.generative.config import EdpConfig
+from policies.rl.generative.edp import Edp
+from policies.rl.replay.transitions import Seen, Sizes, Transitions
 
 OBSERVATION, ACTION, BATCH = 20, 7, 256
 

@@ -5,7 +5,7 @@
 Each world keeps an action for a random while (8 control periods on average): actions drawn anew each period cancel out
 and never leave the start. Prints per task: episodes, environment steps, successes by chance, the largest joint and body
 speeds, how far any body got from the base, and the growth of memory between the first tenth and the end. A state that
-is not finite stops the run with the guard's message (`sim.worlds`).
+is not finite stops the run with the guard's message (`sim.vec_env`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.maniskill_task import ManiSkillConfig, environment_arguments, find_task, make_environment
+from sim.engines.maniskill_task import ManiSkillConfig, environment_arguments, find_task, make_environment
 
 WARM_UP_STEPS = 20
 

@@ -36,21 +36,21 @@ import numpy as np
 import torch
 
 from flows.compose import compose
-from policies.config import PolicyCard
+from policies.card import PolicyCard
+from policies.families.vla import VlaPolicy
 from policies.load import new_module
-from policies.placement.parts import ChunkWorldsInParts, worlds_of
-from policies.placement.pipeline import collector_of
-from policies.placement.profile import Measured, measure, predict
-from policies.placement.worlds import PlacedWorlds
+from policies.placement.vec_env import PlacedWorlds
 from policies.policy_config import BackboneConfig, ScratchConfig, VlaConfig
-from policies.rl.chunk_collector import ChunkCollector
-from policies.rl.chunk_worlds import ChunkWorlds
-from policies.rl.flow_actor import FlowActor
-from policies.rl.practice_config import FlowNoiseConfig
-from policies.vla import VlaPolicy
+from policies.rl.collection.chunk_collector import ChunkCollector
+from policies.rl.collection.chunk_env import ChunkWorlds
+from policies.rl.collection.pipelined_collector import collector_of
+from policies.rl.collection.placement_profile import Measured, measure, predict
+from policies.rl.collection.split_chunk_env import ChunkWorldsInParts, worlds_of
+from policies.rl.on_policy.config import FlowNoiseConfig
+from policies.rl.on_policy.flow_actor import FlowActor
+from robots.interfaces import no_progress
 from robots.spec import FieldSpec
-from robots.types import no_progress
-from sim.evaluate import practice_env
+from sim.evaluation.evaluate import practice_env
 
 DECISIONS, PARTS, MOST_STEPS = 12, 2, 32
 FIELDS = ("grasp_pose", "width", "width_target", "red_cube", "green_cube", "blue_cube", "yellow_cube")

@@ -67,11 +67,11 @@ def measured(task: str, device: Literal["cpu", "cuda"], worlds: int, rounds: int
 def _practice(task: str, device: Literal["cpu", "cuda"], worlds: int, stays: bool) -> tuple[Any, Any]:
     """Practice of a policy of random weights, of the sizes of `vla_ppo`, and its worlds."""
     from flows.compose import compose
-    from flows.profile import untaught
-    from policies.placement.parts import worlds_of
-    from policies.rl.vla_practice import VlaPractice
-    from sim.evaluate import make_env, resident_env
-    from sim.protocol import Protocol
+    from flows.profile_placement import untaught
+    from policies.rl.collection.split_chunk_env import worlds_of
+    from policies.rl.finetuning.vla import VlaPractice
+    from sim.evaluation.evaluate import make_env, resident_env
+    from sim.evaluation.protocol import Protocol
 
     config: Any = compose("vla_ppo")
     learning, steps = config.finetune.learning, config.pretrain.policy.n_action_steps

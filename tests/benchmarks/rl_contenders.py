@@ -98,7 +98,7 @@ def loop(form: str, critics: int, joint: bool) -> Callable[[int], None]:
     import torch
     from torch import Tensor, nn
 
-    from policies.rl.networks import move_towards
+    from policies.rl.networks.ensemble import move_towards
 
     class Loop(nn.Module):
         """Critics as separate stacks of torch's layers."""
@@ -151,8 +151,10 @@ def loop(form: str, critics: int, joint: bool) -> Callable[[int], None]:
 def _sac(form: str, critics: int) -> Any:
     import torch
 
-    from policies.rl.config import MlpSizes, SacConfig, Sizes
-    from policies.rl.sac import Sac
+    from policies.rl.networks.config import MlpSizes
+    from policies.rl.off_policy.config import SacConfig
+    from policies.rl.off_policy.sac import Sac
+    from policies.rl.replay.transitions import Sizes
 
     torch.set_num_threads(1)
     subset = 2 if critics > 2 else None
@@ -171,8 +173,8 @@ def _sac(form: str, critics: int) -> Any:
 
 
 def _replay() -> Any:
-    from policies.rl.replay import Replay, ReplayConfig
-    from robots.steps import plain_steps
+    from policies.rl.replay.buffer import Replay, ReplayConfig
+    from robots.wire.steps import plain_steps
 
     draw = np.random.default_rng(0)
     replay = Replay(ReplayConfig(capacity=STORED), OBSERVATION, ACTION)
@@ -202,7 +204,7 @@ def products(critics: int, fastest: bool) -> Callable[[int], None]:
     """
     import torch
 
-    from policies.rl.passes import product
+    from policies.rl.networks.fused_mlp import product
 
     torch.set_num_threads(1)
     critic = list(pairwise((OBSERVATION + ACTION, *HIDDEN, 1)))

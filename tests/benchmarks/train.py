@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from policies.chunk_policy import Batch
-    from policies.training import Objective
+    from policies.policy import Batch
+    from policies.training.loop import Objective
 
 OBSERVATION, ACTION, STEPS, HORIZON = 20, 2, 2, 16
 STATE_BATCH, IMAGE_BATCH, PIXELS, WARM_UP = 64, 8, 96, 2
@@ -66,8 +66,8 @@ def measure(pictures: bool, plain: bool, precision: str, updates: int) -> dict[s
     """
     import torch
 
-    from policies.config import TrainingConfig
-    from policies.training import _Run, resolve_precision
+    from policies.training.config import TrainingConfig
+    from policies.training.loop import _Run, resolve_precision
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -95,13 +95,12 @@ def measure(pictures: bool, plain: bool, precision: str, updates: int) -> dict[s
 def _policy(pictures: bool, plain: bool, precision: str) -> tuple[nn.Module, Objective[Batch]]:
     import torch
 
-    from policies.config import Shapes
-    from policies.diffusion import DiffusionPolicy
-    from policies.frames import Frames
-    from policies.imitation import imitation_objective
-    from policies.networks.config import UnetConfig
-    from policies.policy_config import DiffusionPolicyConfig
-    from policies.windows import Windows
+    from policies.card import Shapes
+    from policies.data.frames import Frames
+    from policies.data.windows import Windows
+    from policies.families.diffusion import DiffusionPolicy
+    from policies.imitation.objective import imitation_objective
+    from policies.policy_config import DiffusionPolicyConfig, UnetConfig
 
     sizes = DiffusionPolicyConfig(
         image_fields=("image",) if pictures else (),

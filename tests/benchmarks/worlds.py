@@ -97,7 +97,7 @@ def rollout(blocks: int) -> dict[str, float]:
 def cores(blocks: int) -> dict[str, float]:
     """One worker process against two, and against two processes that never speak to each other."""
     from sim.make import WorldConfig, make_worlds
-    from sim.workers import WorkerWorlds
+    from sim.subprocess_vec_env import WorkerWorlds
 
     make = partial(make_worlds, WorldConfig(task="pick_cube"))
     one, two = WorkerWorlds(make, WORLDS, 1), WorkerWorlds(make, WORLDS, 2)
@@ -194,8 +194,8 @@ def maniskill(blocks: int) -> dict[str, float | None]:
 
 def images(blocks: int) -> dict[str, float]:
     """Two cameras of 128x128 pixels per world, one core."""
-    from sim.cameras import CamerasConfig
     from sim.make import WorldConfig, make_worlds
+    from sim.scene.cameras import CamerasConfig
 
     worlds = make_worlds(WorldConfig(task="pick_cube", cameras=CamerasConfig()), IMAGE_WORLDS)
     worlds.reset(range(IMAGE_WORLDS))

@@ -8,7 +8,7 @@ from typing import Any
 
 from robots.config import config
 from robots.errors import HandoffError
-from robots.types import Progress
+from robots.interfaces import Progress
 
 
 @config

@@ -10,23 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from flows import deploy as deploying
-from flows.benches import DeploySession
+from flows.deployment import session as deploying
+from flows.deployment.arms import DeploySession
 from flows.stages import deploy, deploy_task
-from real.console.desk import Mode
-from real.console.operator import ConsoleOperator
-from real.flight import FlightRecorder
-from real.loop import LoopConfig
-from real.oversight import STEPS, Oversight, OversightConfig
-from real.plane import Plane, PlaneConfig
-from real.record import deploy_schema
+from real.console.arbiter import Mode
+from real.console.console_operator import ConsoleOperator
+from real.deploy.episode_recorder import deploy_schema
+from real.deploy.loop import LoopConfig
+from real.deploy.planar_space import Plane, PlaneConfig
+from real.deploy.supervision import STEPS, Oversight, OversightConfig
+from real.franka.state_recorder import FlightRecorder
 from real.teleop.takeover import TakeoverConfig
 from robots.contract import Contract
 from robots.episodes.store import EpisodeStore
-from robots.fr3 import Q_HOME
-from robots.kinematics import forward_kinematics
+from robots.franka.fr3 import Q_HOME
+from robots.franka.kinematics import forward_kinematics
+from robots.interfaces import no_progress
 from robots.spec import FieldSpec
-from robots.types import no_progress
 from sim.make import find_task
 from tests.real.console.fake_line import FakeLine, say
 from tests.real.fakes import FakeArm, FakeClock, contract

@@ -10,8 +10,8 @@ def made_by(recipe: str, seed: int, root: Path, overrides: tuple[str, ...] = ())
     """Artifacts by stage, up to the practised policy's evaluation; imitation and practice have this seed."""
     from flows.compose import compose
     from flows.pipeline import stages
-    from flows.stage import run_stage
-    from robots.types import no_progress
+    from flows.runner.stage import run_stage
+    from robots.interfaces import no_progress
 
     seeds = (f"pretrain.training.seed={seed}", f"finetune.learning.seed={seed}")
     made: dict[str, Any] = {}

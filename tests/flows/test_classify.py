@@ -5,9 +5,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from flows.hil_config import HilWorld
-from flows.hil_worlds import make_session_worlds
-from flows.stages.classify import LEAVES, _leaving
+from flows.hil.classify import LEAVES, _leaving
+from flows.session.config import HilWorld
+from flows.session.worlds import make_session_worlds
 
 
 @pytest.mark.parametrize("task", ["pick_cube", "peg_insert"])

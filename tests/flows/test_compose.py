@@ -9,12 +9,20 @@ import pytest
 
 import configs
 from flows.compose import available, compose
+from flows.config.protocols import read_protocol
 from flows.pipeline import PipelineConfig, stages
-from flows.plan import plan
-from flows.protocols import read_protocol
-from policies.networks.config import NetworkConfig, TransformerConfig, UnetConfig
-from policies.policy_config import ActConfig, DiffusionPolicyConfig, ScratchConfig, TokenVlaConfig
-from policies.rl.practice_config import GroupConfig, VlaPracticeConfig
+from flows.runner.plan import plan
+from policies.policy_config import (
+    ActConfig,
+    DiffusionPolicyConfig,
+    NetworkConfig,
+    ScratchConfig,
+    TokenVlaConfig,
+    TransformerConfig,
+    UnetConfig,
+)
+from policies.rl.finetuning.config import VlaPracticeConfig
+from policies.rl.on_policy.config import GroupConfig
 from robots.config import to_plain
 from robots.errors import HandoffError
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from flows.console import practise
-from flows.hil_config import HilOperator
-from real.console.desk import DeskConfig
+from flows.session.config import HilOperator
+from real.console.arbiter import DeskConfig
 from real.console.server import ConsoleConfig
 from robots.episodes.store import EpisodeStore
 from tests.flows.console_session import Session, ended_episodes, labelled, stepped

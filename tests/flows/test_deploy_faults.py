@@ -15,7 +15,7 @@ import pytest
 
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError, SafetyError
-from robots.types import Label
+from robots.interfaces import Label
 from tests.flows.fake_tables import SEED, OverseenTable, PushTable, Table, TaskTable
 from tests.real.onnx_models import save_policy
 
@@ -53,7 +53,7 @@ WORDS = {"defect of the runtime": "RuntimeError: ONNXRuntimeError: 6", "Ctrl-C":
 
 def made(kind: type[Table], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     table = kind(folder)
-    monkeypatch.setattr("real.franka.FrankaArm", lambda *arguments: table.arm)
+    monkeypatch.setattr("real.franka.arm.FrankaArm", lambda *arguments: table.arm)
     return table
 
 
@@ -194,8 +194,8 @@ def deploy(options):
     table.at(0.5, lambda: print("running", flush=True))
     table.run()
 
-import flows.deploy
-flows.deploy.deploy_command = deploy
+import flows.deployment.session
+flows.deployment.session.deploy_command = deploy
 sys.exit(main(["deploy", "gate"]))
 """
 
@@ -226,14 +226,14 @@ def test_a_session_that_a_signal_ends_stops_the_arm_and_keeps_its_episode(
 CLOSED = """
 import sys
 from pathlib import Path
-import flows.deploy as deploying
+import flows.deployment.session as deploying
 from flows import benches
 from flows.__main__ import main
-from flows.benches import DeploySession
+from flows.deployment.arms import DeploySession
 from real.console.server import ConsoleConfig
-from real.loop import LoopConfig
-from real.oversight import Oversight
-from sim.fci.twin import TwinConfig
+from real.deploy.loop import LoopConfig
+from real.deploy.supervision import Oversight
+from sim.twin.twin import TwinConfig
 
 look, seen = benches._Simulated.pose, []
 

@@ -13,22 +13,22 @@ import numpy as np
 import pytest
 from websockets.sync.server import serve
 
-from flows import deploy as deploying
-from flows.artifact import seal
-from flows.benches import DeploySession
+from flows.deployment import session as deploying
+from flows.deployment.arms import DeploySession
+from flows.runner.artifact import seal
 from real.clock import PacedClock
-from real.console.desk import DeskConfig
+from real.console.arbiter import DeskConfig
 from real.console.server import ConsoleConfig
-from real.franka import FrankaConfig
-from real.loop import LoopConfig
-from real.schedule import WatchdogConfig
-from real.tracker import TrackerConfig
+from real.deploy.loop import LoopConfig
+from real.deploy.object_tracker import TrackerConfig
+from real.deploy.schedule import WatchdogConfig
+from real.franka.arm import FrankaConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.wire import pack
-from sim.fci.twin import TwinConfig, start_twin
-from sim.push_t_world import PushTWorld
-from sim.tasks.push_t import initial_state
+from robots.wire.policy import pack
+from sim.tasks.push_t.geometry import initial_state
+from sim.twin.push_t_world import PushTWorld
+from sim.twin.twin import TwinConfig, start_twin
 from tests.flows.console_session import Session, labelled, stepped
 from tests.real.console.pages import logged, until
 from tests.real.onnx_models import save_policy
@@ -205,9 +205,9 @@ def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
 
 def test_a_fault_keeps_what_was_recorded_and_is_told(tmp_path, bundle, monkeypatch):
     """A tracker that loses the T ends the episode; the steps before are in the store, with the reason."""
-    from flows import benches
+    from flows.deployment import arms
 
-    look, calls = benches._Simulated.pose, []
+    look, calls = arms._Simulated.pose, []
 
     def lost(self: Any) -> np.ndarray:
         from robots.errors import SafetyError
@@ -217,9 +217,9 @@ def test_a_fault_keeps_what_was_recorded_and_is_told(tmp_path, bundle, monkeypat
             raise SafetyError("tracker: newest pose is 0.300 s old, limit 0.25 s.")
         return look(self)
 
-    monkeypatch.setattr(benches._Simulated, "pose", lost)
+    monkeypatch.setattr(arms._Simulated, "pose", lost)
     monkeypatch.setattr(deploying, "await_go", lambda oversight: True)
-    monkeypatch.setattr("real.oversight.Oversight.look", lambda self: setattr(self, "paused", False))
+    monkeypatch.setattr("real.deploy.supervision.Oversight.look", lambda self: setattr(self, "paused", False))
     with pytest.raises(HandoffError, match="newest pose is"):
         deploying.deploy(on("127.0.79.4"), bundle, tmp_path, ConsoleConfig(port=0))
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")

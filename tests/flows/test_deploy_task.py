@@ -11,21 +11,21 @@ import pytest
 
 from flows.compose import compose
 from flows.pipeline import PipelineConfig, stages
+from flows.reports.results import describe
 from flows.stages import deploy_task
 from flows.stages.deploy import DeployConfig
 from flows.stages.deploy_task import DeployTaskConfig
-from flows.summary import describe
-from real.hand import HandConfig
+from real.franka.gripper import HandConfig
 from robots.contract import Contract
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.interfaces import no_progress
 from robots.spec import FieldSpec
-from robots.types import no_progress
-from sim.fci.twin import TwinConfig
 from sim.make import find_task
+from sim.twin.twin import TwinConfig
 from tests.real.fakes import contract
 from tests.real.onnx_models import save_linear_policy
-from tests.sim.fci.loopback import address
+from tests.sim.twin.loopback import address
 
 HURRY = 30.0
 """Steps of an action per metre that the target has to go."""

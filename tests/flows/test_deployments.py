@@ -16,7 +16,7 @@ import pytest
 
 from flows.compose import available, compose
 from flows.pipeline import PipelineConfig, stages
-from policies.rl.practice_config import VlaPracticeConfig
+from policies.rl.finetuning.config import VlaPracticeConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

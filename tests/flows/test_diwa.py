@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from flows.artifact import Artifact
 from flows.compose import compose
 from flows.pipeline import PipelineConfig, stages
-from flows.stage import run_stage
+from flows.runner.artifact import Artifact
+from flows.runner.stage import run_stage
 from flows.stages.scripted import ScriptedConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.types import no_progress
+from robots.interfaces import no_progress
 from sim.make import find_task
-from tests.sim.fci.loopback import address
+from tests.sim.twin.loopback import address
 
 TINY = [
     "scripted.episodes=4",
@@ -64,7 +64,7 @@ def test_a_drawer_is_practised_without_a_step_in_a_world(tmp_path: Path, monkeyp
     def world(*_: object) -> None:
         raise AssertionError("practice in dreams made a world")
 
-    monkeypatch.setattr("sim.evaluate.practice_env", world)
+    monkeypatch.setattr("sim.evaluation.evaluate.practice_env", world)
     made = run_all(compose("drawer_diwa", [f"runs={tmp_path}", *TINY]))
     deployed = made["deploy"].manifest["metrics"]
     assert (deployed["starts"], deployed["lost_packets"]) == (1, 0)

@@ -15,9 +15,9 @@ import pytest
 
 from flows.__main__ import _parse, _parser
 from flows.compose import available, compose
-from flows.deploy import compose_deploy
-from flows.hil_compose import available_sessions, compose_hil
-from flows.hil_config import HilConfig
+from flows.deployment.session import compose_deploy
+from flows.hil.compose import available_sessions, compose_hil
+from flows.hil.config import HilConfig
 from flows.pipeline import PipelineConfig
 from robots.errors import HandoffError
 

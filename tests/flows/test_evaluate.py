@@ -12,32 +12,33 @@ import torch
 
 import flows.evaluate
 from flows.__main__ import main
+from flows.config.protocols import push_t_published
 from flows.evaluate import Entrant, evaluate_until_decided, make_agent
-from flows.protocols import push_t_published
 from flows.stages.evaluate import checkpoint_agent, instruction_of, sampler_steps
+from policies.card import PolicyCard
 from policies.checkpoint import save_policy
-from policies.config import PolicyCard
-from policies.diffusion import DiffusionPolicy
+from policies.families.diffusion import DiffusionPolicy
 from policies.load import new_module
-from policies.networks.config import ImageEncoderConfig, MlpConfig
 from policies.policy_config import (
     ActConfig,
     BackboneConfig,
     BehaviourCloningConfig,
     BesoConfig,
     DiffusionPolicyConfig,
+    ImageEncoderConfig,
+    MlpConfig,
     PolicyConfig,
     TokenVlaConfig,
     VlaConfig,
 )
 from robots.errors import HandoffError
+from robots.interfaces import Step
 from robots.spec import FieldSpec
-from robots.types import Step
-from sim.adastop import AdaStopConfig
-from sim.agent import ReplayAgent
-from sim.comparison import compare
-from sim.evaluate import EvaluateConfig
-from sim.protocol import ChunkRule, Protocol, Sampling, ScoreRule
+from sim.evaluation.adastop import AdaStopConfig
+from sim.evaluation.agent import ReplayAgent
+from sim.evaluation.comparison import compare
+from sim.evaluation.evaluate import EvaluateConfig
+from sim.evaluation.protocol import ChunkRule, Protocol, Sampling, ScoreRule
 from tests.real import onnx_models
 from tests.sim.line import Line
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from flows.hil_compose import compose_hil
-from flows.hil_worlds import make_session_worlds
+from flows.hil.compose import compose_hil
+from flows.session.worlds import make_session_worlds
 from real.console.process import Open
 from robots.episodes.store import EpisodeStore
-from tests.flows.test_hil import SMALL
+from tests.flows.hil.test_session import SMALL
 from tests.real.console.pages import Page, logged
 
 DEMONSTRATIONS, STEPS = 3, 150

@@ -40,8 +40,8 @@ class Practised:
 
 
 def practised(seed: int, updates: int, root: Path, overrides: tuple[str, ...] = ()) -> Practised:
-    from sim.comparison import read_result
-    from sim.statistics import paired_difference
+    from sim.evaluation.comparison import read_result
+    from sim.evaluation.intervals import paired_difference
 
     made = made_by("pusht_best_of_n", seed, root, (f"pretrain.training.steps={updates}", *overrides))
     before, after = (read_result(made[name].path) for name in ("evaluate_pretrained", "evaluate_teacher"))

@@ -13,8 +13,8 @@ import pytest
 from flows.compose import compose
 from flows.pipeline import stages
 from flows.stages.pretrain import outside
+from policies.imitation.config import MixedStore, PretrainConfig
 from policies.policy_config import BackboneConfig, VlaConfig
-from policies.pretrain import MixedStore, PretrainConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from tests.policies.conftest import write_demonstrations
@@ -74,6 +74,8 @@ def test_mixtures_can_be_composed_from_the_command_line() -> None:
 
 
 def test_the_digests_need_no_torch() -> None:
-    words = "import sys; from policies.pretrain import PretrainConfig; from flows.stages.pretrain import outside"
+    words = (
+        "import sys; from policies.imitation.pretrain import PretrainConfig; from flows.stages.pretrain import outside"
+    )
     check = f"{words}; outside(PretrainConfig()); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -13,25 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flows.config.protocols import push_t_published, read_protocol
 from flows.evaluate import make_agent
-from flows.protocols import push_t_published, read_protocol
 from flows.serve import open_policy
 from flows.stages import deploy_task
 from flows.stages.deploy_task import DeployTaskConfig
 from robots.contract import Contract
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.interfaces import no_progress
+from robots.language.text import INSTRUCTION, decode
 from robots.spec import FieldSpec
-from robots.text import INSTRUCTION, decode
-from robots.types import no_progress
-from sim.evaluate import make_env
-from sim.fci.twin import TwinConfig
+from sim.evaluation.evaluate import make_env
+from sim.evaluation.protocol import Sampling
 from sim.make import find_task
-from sim.protocol import Sampling
+from sim.twin.twin import TwinConfig
 from tests.policies.served import ask, served
 from tests.real.fakes import contract
 from tests.real.onnx_models import save_policy, save_reading_policy
-from tests.sim.fci.loopback import address
+from tests.sim.twin.loopback import address
 
 READ = {"red": 0.018, "green": 0.018, "blue": 0.020, "yellow": 0.018}
 """What the policy answers to each cube's name."""

@@ -10,15 +10,15 @@ import torch
 
 from flows.compose import compose
 from flows.pipeline import PipelineConfig, stages
-from flows.stage import run_stage
+from flows.reports.results import describe
+from flows.runner.stage import run_stage
 from flows.stages import reinforce
 from flows.stages.reinforce import ReinforcePolicyConfig
-from flows.summary import describe
 from policies.load import load_module
-from policies.reinforce import STATE
-from policies.rl.fast_td3_config import fast_td3, pql
+from policies.rl.off_policy.fast_td3_config import fast_td3, pql
+from policies.rl.off_policy.train import STATE
 from robots.errors import HandoffError
-from robots.types import Progress, no_progress
+from robots.interfaces import Progress, no_progress
 from tests.policies.kill import run_until_killed
 
 TINY = [

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flows.artifact import file_digest, json_digest, seal
-from flows.deploy import released_bundle
-from flows.explain import explain
+from flows.deployment.session import released_bundle
+from flows.reports.explain import explain
+from flows.runner.artifact import file_digest, json_digest, seal
 from robots.errors import HandoffError
 
 MADE = {"seconds": 1.0, "finished": "", "code": "", "seeds": {}, "environment": {"commit": ""}}

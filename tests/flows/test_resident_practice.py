@@ -10,9 +10,9 @@ import torch
 
 from flows.compose import compose
 from flows.pipeline import stages
-from flows.stage import run_stage
+from flows.runner.stage import run_stage
 from robots.errors import HandoffError
-from robots.types import no_progress
+from robots.interfaces import no_progress
 from tests.sim.stays import Stays
 
 if not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
@@ -57,10 +57,10 @@ def test_a_policy_practises_where_its_worlds_are(made: dict[str, Any]) -> None:
 
 def test_nothing_leaves_the_device_between_two_updates(made: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from policies.load import load_module
-    from policies.placement.parts import worlds_of
-    from policies.rl.practice_config import VlaPracticeConfig
-    from policies.rl.vla_practice import VlaPractice
-    from sim.evaluate import resident_env
+    from policies.rl.collection.split_chunk_env import worlds_of
+    from policies.rl.finetuning.config import VlaPracticeConfig
+    from policies.rl.finetuning.vla import VlaPractice
+    from sim.evaluation.evaluate import resident_env
 
     practice: Any = compose("vla_ppo", TINY).finetune
     module: Any
@@ -78,7 +78,7 @@ def test_nothing_leaves_the_device_between_two_updates(made: dict[str, Any], mon
 
 def test_worlds_on_a_device_are_for_collocated_practice_alone() -> None:
     from flows.stages.finetune import run
-    from sim.evaluate import make_env
+    from sim.evaluation.evaluate import make_env
 
     apart: Any = compose("vla_ppo", [*TINY, "finetune.placement.kind=disaggregated"]).finetune
     with pytest.raises(HandoffError, match="disaggregated placement of worlds that stay on the device"):

@@ -12,7 +12,7 @@ import pytest
 
 from flows import run as runner
 from flows.pipeline import PipelineConfig
-from flows.stage import Stage
+from flows.runner.stage import Stage
 from robots import code_version
 from robots.errors import HandoffError
 from tests.flows.counting_stage import CountingConfig

@@ -12,8 +12,8 @@ from flows.stages import ingest
 from flows.stages.ingest import SHIPPED
 from robots.episodes.ingest import IngestConfig
 from robots.episodes.store import EpisodeStore
-from robots.types import no_progress
-from sim.tasks import push_t
+from robots.interfaces import no_progress
+from sim.tasks.push_t import geometry
 
 
 @pytest.fixture
@@ -39,15 +39,15 @@ def test_machine_without_data_falls_back_to_it_and_says_so(ingested: tuple[Episo
 
 def test_every_episode_ends_with_the_goal_nearly_covered(ingested: tuple[EpisodeStore, dict]) -> None:
     store, _ = ingested
-    last = [push_t.coverage(store.read(i, "policy", ["block_pose"])["block_pose"][-1]) for i in range(0, 200, 10)]
+    last = [geometry.coverage(store.read(i, "policy", ["block_pose"])["block_pose"][-1]) for i in range(0, 200, 10)]
     assert min(last) > 0.8
-    assert all(store.metadata(i)["coverage"] > push_t.SUCCESS_COVERAGE for i in range(200))
+    assert all(store.metadata(i)["coverage"] > geometry.SUCCESS_COVERAGE for i in range(200))
 
 
 def test_keypoints_fit_the_block(ingested: tuple[EpisodeStore, dict]) -> None:
     store, _ = ingested
     seen = store.read(7, "policy", ["keypoints", "block_pose"])
-    np.testing.assert_allclose(seen["keypoints"], push_t.keypoints(seen["block_pose"]), atol=2e-4)
+    np.testing.assert_allclose(seen["keypoints"], geometry.keypoints(seen["block_pose"]), atol=2e-4)
 
 
 def test_it_is_small_and_its_seeds_are_far_from_those_of_evaluation() -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows import isolate
 from flows import run as runner
 from flows.__main__ import main
 from flows.pipeline import PipelineConfig
-from flows.stage import Stage, run_stage
+from flows.runner import isolate
+from flows.runner.stage import Stage, run_stage
 from robots.errors import HandoffError
-from robots.types import no_progress
+from robots.interfaces import no_progress
 from tests.flows.waiting_stage import BEGUN, CLEANED, WaitingConfig
 
 LONG = 60.0

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.artifact import json_digest
-from flows.lock import inheritable_lock, run_lock, write_lock
-from flows.stage import artifact_path, identity
+from flows.runner.artifact import json_digest
+from flows.runner.lock import inheritable_lock, run_lock, write_lock
+from flows.runner.stage import artifact_path, identity
 from robots.errors import HandoffError
-from robots.types import no_progress
+from robots.interfaces import no_progress
 from tests.flows.writing_stage import lives, stage, write, writers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ def test_no_run_comes_between_the_end_of_a_run_and_the_beginning_of_its_stage(tm
 
 
 def test_the_next_run_refuses_where_the_process_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.lock.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("flows.runner.lock.PATIENCE_SECONDS", 0.3)
     with orphan(tmp_path, signal.SIGKILL, deaf_seconds=LONG) as first:
         with pytest.raises(HandoffError, match=rf"the stage's process {first} is still ending, 0.3 s after"):
             write(tmp_path, LONG)

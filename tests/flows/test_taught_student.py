@@ -10,11 +10,11 @@ import pytest
 
 from flows.compose import compose
 from flows.pipeline import stages
+from policies.imitation.config import PretrainConfig
 from policies.policy_config import TokenVlaConfig, VlaConfig
-from policies.pretrain import PretrainConfig
 from robots.errors import HandoffError
 from tests.flows.test_diwa import run_all
-from tests.sim.fci.loopback import address
+from tests.sim.twin.loopback import address
 
 RECIPES = ("vla_ppo", "vla_grpo")
 CLUSTER = "finetune.placement={kind: disaggregated, simulators: 1, cluster: {address: local}}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from robots.config import config
-from robots.types import Progress
+from robots.interfaces import Progress
 
 BEGUN, CLEANED = "begun", "cleaned"
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 
-from flows.stage import Outcome, Stage, run_stage
+from flows.runner.stage import Outcome, Stage, run_stage
 from robots.config import config
-from robots.types import Progress, no_progress
+from robots.interfaces import Progress, no_progress
 
 LINES = "lines.txt"
 PERIOD_SECONDS = 0.01

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.networks.config import MlpConfig
-from policies.policy_config import DiffusionPolicyConfig
+from policies.policy_config import DiffusionPolicyConfig, MlpConfig
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
+from robots.interfaces import no_progress
 from robots.spec import FieldSpec
-from robots.types import no_progress
 from tests.policies.toy_play import TOY, write_play
 
 TINY = DiffusionPolicyConfig(
@@ -63,7 +62,7 @@ def toy_play(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def toy_model(toy_play: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Folder of a world model of it, and the metrics of its training."""
-    from policies.train_world_model import train_world_model
+    from policies.world_model.train import train_world_model
 
     folder = tmp_path_factory.mktemp("toy_model")
     return folder, train_world_model(TOY, toy_play, folder, no_progress)

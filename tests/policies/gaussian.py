@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from policies.chain import Grid
-from policies.generative import Denoise
+from policies.samplers.chain import Denoise, Grid
 
 
 def end_moments(grid: Grid, denoise: Denoise, start: float = 1.0, noisy: float = 1.0) -> tuple[float, float]:

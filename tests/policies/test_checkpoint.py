@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from policies.card import PolicyCard
 from policies.checkpoint import read_card, read_state, read_weights, save_policy, save_state
-from policies.config import PolicyCard
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from tests.policies.conftest import TINY

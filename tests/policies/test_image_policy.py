@@ -10,22 +10,24 @@ import pytest
 import torch
 
 from flows.serve import open_policy
-from policies.chunk_policy import Batch, Observed
-from policies.config import Shapes, TrainingConfig
-from policies.diffusion import DiffusionPolicy
-from policies.export import ExportConfig, export
+from policies.card import Shapes
+from policies.export.onnx import ExportConfig, export
+from policies.families.diffusion import DiffusionPolicy
+from policies.imitation.config import PretrainConfig
+from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy
-from policies.networks.config import ImageEncoderConfig, PointEncoderConfig, UnetConfig
-from policies.networks.observation import ObservationEncoder
-from policies.pretrain import PretrainConfig, pretrain
-from policies.training import autocast, rng
-from real.controller import OnnxPolicy
+from policies.networks.observation_encoder import ObservationEncoder
+from policies.policy import Batch, Observed
+from policies.policy_config import ImageEncoderConfig, PointEncoderConfig, UnetConfig
+from policies.training.config import TrainingConfig
+from policies.training.loop import autocast, rng
+from real.deploy.onnx_policy import OnnxPolicy
 from robots.contract import CONTRACT_KEY, Contract
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.interfaces import PolicyInput, no_progress
 from robots.spec import FieldSpec
-from robots.types import PolicyInput, no_progress
 from tests.policies.conftest import TINY
 from tests.policies.served import ask, served
 

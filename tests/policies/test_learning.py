@@ -10,13 +10,14 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from policies.config import TrainingConfig
-from policies.distill import DistilConfig, distil
+from policies.distillation.config import DistilConfig
+from policies.distillation.one_step import distil
+from policies.imitation.config import PretrainConfig
+from policies.imitation.pretrain import pretrain
 from policies.load import load_policy
-from policies.networks.config import MlpConfig
-from policies.policy_config import BehaviourCloningConfig, DiffusionPolicyConfig
-from policies.pretrain import PretrainConfig, pretrain
-from robots.types import no_progress
+from policies.policy_config import BehaviourCloningConfig, DiffusionPolicyConfig, MlpConfig
+from policies.training.config import TrainingConfig
+from robots.interfaces import no_progress
 from tests.policies.conftest import write_demonstrations
 
 pytestmark = pytest.mark.slow

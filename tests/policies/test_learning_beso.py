@@ -18,15 +18,16 @@ import numpy as np
 import pytest
 import torch
 
-from policies.beso import BesoPolicy
-from policies.config import TrainingConfig
+from policies.families.beso import BesoPolicy
+from policies.imitation.config import PretrainConfig
+from policies.imitation.pretrain import pretrain
 from policies.load import load_module
 from policies.policy_config import BesoConfig
-from policies.pretrain import PretrainConfig, pretrain
+from policies.training.config import TrainingConfig
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
+from robots.interfaces import no_progress
 from robots.spec import FieldSpec
-from robots.types import no_progress
 
 pytestmark = pytest.mark.slow
 

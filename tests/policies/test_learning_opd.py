@@ -29,18 +29,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
-from policies.chunk_policy import Batch, Observed
-from policies.config import PolicyCard, Shapes
+from policies.distillation.config import OnPolicyDistilConfig
+from policies.distillation.on_policy import on_policy_distil
+from policies.distillation.teachers import Teachers, TokenLessons
+from policies.families.token_vla import TokenVlaPolicy
 from policies.load import load_module, new_module
-from policies.on_policy_distill import OnPolicyDistilConfig, on_policy_distil
+from policies.policy import Batch, Observed
 from policies.policy_config import BackboneConfig, ScratchConfig, TokenVlaConfig
-from policies.rl.chunk_worlds import ChunkWorlds
-from policies.rl.token_actor import observed_of
-from policies.teaching import Teachers, TokenLessons
-from policies.token_vla import TokenVlaPolicy
+from policies.rl.collection.chunk_env import ChunkWorlds
+from policies.rl.on_policy.observations import observed_of
+from robots.interfaces import no_progress
 from robots.spec import FieldSpec
-from robots.types import no_progress
 from tests.beds.race import better, runs
 from tests.beds.word_balance import WORDS, WordBalance, expert
 

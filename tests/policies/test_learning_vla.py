@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.chunk_policy import Batch, Observed
-from policies.config import Shapes
+from policies.card import Shapes
+from policies.families.vla import VlaPolicy
+from policies.policy import Batch, Observed
 from policies.policy_config import BackboneConfig, VlaConfig
-from policies.vla import VlaPolicy
 from tests.policies.vlm_fixture import write_backbone
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from policies.chunk_policy import Batch, Observed
-from policies.config import TrainingConfig
-from policies.processes import is_main_process, number_of_draw, share
-from policies.training import Objective, resolve_device, rng, train
+from policies.policy import Batch, Observed
+from policies.training.config import TrainingConfig
+from policies.training.distributed import is_main_process, number_of_draw, share
+from policies.training.loop import Objective, resolve_device, rng, train
 from robots.errors import HandoffError
 
 ROWS = 12

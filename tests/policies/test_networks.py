@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, conv_transpose1d, linear
 
-from policies.config import Shapes
-from policies.diffusion import DiffusionPolicy, new_denoiser
-from policies.export import to_onnx
-from policies.networks.config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
-from policies.networks.pointcloud import PointCloudEncoder
+from policies.card import Shapes
+from policies.export.onnx import to_onnx
+from policies.families.diffusion import DiffusionPolicy, new_denoiser
+from policies.networks.image_encoder import ImageEncoder, ResNet18, crop_images, expected_places, random_corners
+from policies.networks.point_encoder import PointCloudEncoder
 from policies.networks.unet import Convolution, Doubling, product
-from policies.networks.vision import ImageEncoder, ResNet18, crop_images, expected_places, random_corners
+from policies.policy_config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
 from robots.errors import HandoffError
 from tests.policies.conftest import TINY
 
@@ -300,5 +300,5 @@ def test_points_of_another_size_are_refused(shape: tuple[int, ...]):
 
 
 def test_the_configuration_of_a_network_imports_without_torch():
-    code = "import sys, policies.config; sys.exit('torch' in sys.modules)"
+    code = "import sys, policies.card; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

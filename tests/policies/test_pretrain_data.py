@@ -10,22 +10,22 @@ import pytest
 import torch
 
 from policies.checkpoint import read_weights, save_policy
-from policies.config import TrainingConfig
-from policies.demonstrations import open_store, read_demonstrations, read_stores
-from policies.frames import FrameSpace
-from policies.imitation import imitation_objective, prepare, validation_loss
-from policies.networks.config import MlpConfig, PointEncoderConfig
-from policies.policy_config import BackboneConfig, BesoConfig, VlaConfig
-from policies.preflight import TwoStageBatch
-from policies.pretrain import MixedStore, PretrainConfig, pretrain
-from policies.windows import chunks, window_index
+from policies.data.demonstrations import open_store, read_demonstrations, read_stores
+from policies.data.frames import FrameSpace
+from policies.data.windows import chunks, window_index
+from policies.imitation.config import MixedStore, PretrainConfig
+from policies.imitation.objective import imitation_objective, prepare, validation_loss
+from policies.imitation.pretrain import pretrain
+from policies.policy_config import BackboneConfig, BesoConfig, MlpConfig, PointEncoderConfig, VlaConfig
+from policies.training.config import TrainingConfig
+from policies.training.preflight import TwoStageBatch
 from robots.config import validate
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.interfaces import no_progress
+from robots.language.text import encode, text_field
 from robots.spec import FieldSpec
-from robots.text import encode, text_field
-from robots.types import no_progress
 from tests.policies.conftest import TINY, write_demonstrations
 from tests.policies.kill import run_until_killed
 

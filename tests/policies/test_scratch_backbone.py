@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
-from policies.chunk_policy import Batch, ChunkPolicy, Observed
-from policies.config import PolicyCard, Shapes
 from policies.load import load_module, new_module
 from policies.networks.vlm import VisionLanguageModel, load_backbone
+from policies.policy import Batch, ChunkPolicy, Observed
 from policies.policy_config import BackboneConfig, ScratchConfig, TokenVlaConfig, VlaConfig
 from robots.errors import HandoffError
 from robots.spec import FieldSpec

@@ -17,8 +17,8 @@ from flows.__main__ import main
 from flows.serve import open_policy
 from policies.serve import PolicyServer, ServeConfig, choose_token, frame_limit
 from robots.contract import Contract
+from robots.control.noise import chunk_noise
 from robots.errors import HandoffError
-from robots.noise import chunk_noise
 from robots.spec import FieldSpec
 from tests.policies.conftest import TINY
 from tests.policies.served import CONTRACT, TOKEN, ask, encode, fields, flat, served, shifted
@@ -342,7 +342,7 @@ def test_command_refuses_to_start_without_a_fit_token(tmp_path, monkeypatch, cap
 
 def test_saved_policy_is_served_as_it_computes_by_itself(tmp_path):
     from policies.checkpoint import PolicyCard, save_policy
-    from policies.diffusion import DiffusionPolicy
+    from policies.families.diffusion import DiffusionPolicy
     from policies.load import load_policy
 
     point = FieldSpec(shape=(2,), unit="m")

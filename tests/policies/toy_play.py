@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from policies.config import TrainingConfig
-from policies.success import ClassifierConfig
-from policies.world_model_config import LATENT, WorldModelConfig, WorldModelSizes
+from policies.rewards.config import ClassifierConfig
+from policies.training.config import TrainingConfig
+from policies.world_model.config import LATENT, WorldModelConfig, WorldModelSizes
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.spec import FieldSpec

@@ -6,7 +6,7 @@ import numpy as np
 
 from real.arm import ArmFaultError, ArmState, PoseTarget
 from robots.contract import Contract
-from robots.fr3 import Q_HOME
+from robots.franka.fr3 import Q_HOME
 from robots.spec import FieldSpec
 
 

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from robots.contract import CONTRACT_KEY
-from robots.reading import READING_KEY, Reading
+from robots.language.tokenizer import READING_KEY, Reading
 from tests.real.fakes import contract
 
 BATCH = "batch"

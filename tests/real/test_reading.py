@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from real.controller import OnnxPolicy
-from real.gate import GateConfig, gate
+from real.deploy.onnx_policy import OnnxPolicy
+from real.deploy.release_gate import GateConfig, gate
 from robots.errors import GateError, HandoffError
-from robots.reading import Reading
-from robots.text import INSTRUCTION, encode, text_field
-from robots.types import PolicyInput, no_progress
+from robots.interfaces import PolicyInput, no_progress
+from robots.language.text import INSTRUCTION, encode, text_field
+from robots.language.tokenizer import Reading
+from tests.real.deploy.test_loop import Setup
 from tests.real.fakes import contract
 from tests.real.onnx_models import save_policy, save_reading_policy
-from tests.real.test_loop import Setup
 
 ROOT = Path(__file__).resolve().parents[2]
 READS = contract(instruction=True)
@@ -106,7 +106,7 @@ def test_a_machine_without_the_library_is_told_what_to_install(policy_file, monk
 
 def test_reading_takes_neither_torch_nor_transformers(policy_file):
     code = (
-        "import sys; from pathlib import Path; from real.controller import OnnxPolicy\n"
+        "import sys; from pathlib import Path; from real.deploy.onnx_policy import OnnxPolicy\n"
         "print(OnnxPolicy(Path(sys.argv[1])).reader.tokens(('ab',), 1).token_BL.tolist())\n"
         "print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
     )

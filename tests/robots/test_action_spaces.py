@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from robots.actions import CartesianDelta, JointDelta, JointTarget, gripper_target
-from robots.fr3 import DQ_MAX, Q_HOME, Q_MAX
+from robots.control.actions import CartesianDelta, JointDelta, JointTarget, gripper_target
+from robots.franka.fr3 import DQ_MAX, Q_HOME, Q_MAX
 
 HERE = np.array([0.5, 0.0, 0.2, 0.0, 0.0, 0.0])
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
+from robots.proportions import clopper_pearson
 from robots.spec import FieldSpec
-from robots.statistics import clopper_pearson
 from robots.success import (
     DetectorConfig,
     SuccessContract,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
+from robots.interfaces import Step, VecEnv, WorldState
 from robots.spec import check_fields
-from robots.types import Step, VecEnv, WorldState
-from tests.sim.engines import Entry, OnEnd
+from tests.sim.conformance_entries import Entry, OnEnd
 
 LONG = 40
 """A time limit [steps] that no check reaches unless it means to."""

@@ -1,4 +1,4 @@
-"""Records the part of Isaac Lab's API that `sim.isaac` meets, from a wheel's source, without importing it.
+"""Records the part of Isaac Lab's API that `sim.engines.isaac_lab` meets, from a wheel's source, without importing it.
 
 `python -m tests.sim.isaaclab_api isaaclab-3.0.0-py3-none-any.whl` writes `isaaclab_api.json` beside this file.
 """

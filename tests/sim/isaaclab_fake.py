@@ -159,7 +159,7 @@ class FakeDirect(FakeEnvironment):
 
 
 def install(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[str]:
-    """Puts the stand-ins where `sim.isaac` looks for Isaac Lab.
+    """Puts the stand-ins where `sim.engines.isaac_lab` looks for Isaac Lab.
 
     Args:
         monkeypatch: takes them away again.

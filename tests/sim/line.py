@@ -8,7 +8,7 @@ import numpy as np
 
 from robots.spec import ActionSpec, FieldSpec
 from sim.engine import Reading
-from sim.worlds import Worlds, WorldsConfig
+from sim.vec_env import Worlds, WorldsConfig
 
 
 class LineEngine:

@@ -3,12 +3,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from robots.types import VecEnv, WorldState
+from robots.interfaces import VecEnv, WorldState
 from sim.engine import Reading
-from sim.worlds import Worlds, WorldsConfig
+from sim.vec_env import Worlds, WorldsConfig
 from tests.sim import conformance
 from tests.sim.conformance import Check, checks_of
-from tests.sim.engines import ENTRIES, Entry, OnEnd
+from tests.sim.conformance_entries import ENTRIES, Entry, OnEnd
 from tests.sim.walk import WalkEngine
 
 

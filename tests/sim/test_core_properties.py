@@ -11,18 +11,18 @@ import mujoco
 import numpy as np
 import pytest
 
-from robots.actions import CartesianDelta, JointDelta, JointTarget
 from robots.config import validate
+from robots.control.actions import CartesianDelta, JointDelta, JointTarget
+from robots.control.impedance import ImpedanceGains, cartesian_torque
 from robots.errors import HandoffError
-from robots.fr3 import DQ_MAX, Q_HOME, Q_MAX
-from robots.impedance import ImpedanceGains, cartesian_torque
-from robots.types import Step
-from sim.cameras import CamerasConfig
+from robots.franka.fr3 import DQ_MAX, Q_HOME, Q_MAX
+from robots.interfaces import Step
+from sim.engines.mujoco import MujocoConfig, MujocoEngine, build_model
 from sim.make import TASKS, WorldConfig, find_task, make_worlds
-from sim.mujoco import MujocoConfig, MujocoEngine, build_model
+from sim.scene.cameras import CamerasConfig
+from sim.scene.view import Layout, View
 from sim.tasks import pick_cube, reach
-from sim.view import Layout, View
-from sim.worlds import Worlds, WorldsConfig
+from sim.vec_env import Worlds, WorldsConfig
 
 SMALL = CamerasConfig(names=("front",), height=24, width=32)
 

@@ -7,11 +7,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from robots import fr3
 from robots.errors import HandoffError
-from robots.kinematics import forward_kinematics, inverse_kinematics, jacobian
-from sim.push_t_world import PushTWorld
-from sim.tasks import push_t
+from robots.franka import fr3
+from robots.franka.kinematics import forward_kinematics, inverse_kinematics, jacobian
+from sim.tasks.push_t import geometry
+from sim.twin.push_t_world import PushTWorld
 
 DATA = Path(os.environ.get("HANDOFF_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 DEMONSTRATIONS = DATA / "pusht" / "pusht_cchi_v7_replay.zarr.zip"
@@ -32,26 +32,26 @@ def world() -> PushTWorld:
 
 
 def test_coverage_is_one_at_the_goal_and_zero_far_away() -> None:
-    assert push_t.coverage(push_t.GOAL_POSE) == pytest.approx(1.0)
-    assert push_t.coverage(np.array([0.05, 0.05, 0.0])) == 0.0
+    assert geometry.coverage(geometry.GOAL_POSE) == pytest.approx(1.0)
+    assert geometry.coverage(np.array([0.05, 0.05, 0.0])) == 0.0
 
 
 def test_coverage_equals_gym_pushts_own(gym_push_t: Any) -> None:
     gym_push_t.reset(seed=0)
     rng = np.random.default_rng(1)
     for _ in range(50):
-        pose = push_t.GOAL_POSE + rng.normal(scale=[0.02, 0.02, 0.5])
+        pose = geometry.GOAL_POSE + rng.normal(scale=[0.02, 0.02, 0.5])
         gym_push_t.block.angle = pose[2]
         gym_push_t.block.position = tuple(1000.0 * pose[:2])
-        assert push_t.coverage(pose) == pytest.approx(gym_push_t._get_coverage(), abs=1e-6)
+        assert geometry.coverage(pose) == pytest.approx(gym_push_t._get_coverage(), abs=1e-6)
 
 
 def test_initial_state_equals_gym_pushts_reset(gym_push_t: Any) -> None:
     compared = 0
     for seed in range(100_000, 100_030):
-        agent, pose = push_t.initial_state(seed)
-        corners = push_t.tee_polygons(pose)
-        if corners.min() < 0.007 or corners.max() > 0.504 or (push_t.clear_of_tee(agent, pose) != agent).any():
+        agent, pose = geometry.initial_state(seed)
+        corners = geometry.tee_polygons(pose)
+        if corners.min() < 0.007 or corners.max() > 0.504 or (geometry.clear_of_tee(agent, pose) != agent).any():
             continue  # gym-pusht pushes the block out of the wall or the agent during the reset
         _, info = gym_push_t.reset(seed=seed)
         np.testing.assert_allclose(agent, 1e-3 * info["pos_agent"], atol=1e-12)
@@ -62,14 +62,14 @@ def test_initial_state_equals_gym_pushts_reset(gym_push_t: Any) -> None:
 
 def test_an_agent_inside_the_block_is_moved_to_its_edge() -> None:
     pose = np.array([0.2, 0.2, 0.0])
-    np.testing.assert_allclose(push_t.clear_of_tee(np.array([0.15, 0.201]), pose), [0.15, 0.2 - 0.017], atol=1e-4)
-    np.testing.assert_array_equal(push_t.clear_of_tee(FAR_AGENT, pose), FAR_AGENT)
+    np.testing.assert_allclose(geometry.clear_of_tee(np.array([0.15, 0.201]), pose), [0.15, 0.2 - 0.017], atol=1e-4)
+    np.testing.assert_array_equal(geometry.clear_of_tee(FAR_AGENT, pose), FAR_AGENT)
 
 
 def test_keypoints_of_a_quarter_turn_are_worked_by_hand() -> None:
-    points = push_t.keypoints(np.array([0.1, 0.2, np.pi / 2]))
+    points = geometry.keypoints(np.array([0.1, 0.2, np.pi / 2]))
     np.testing.assert_allclose(points[0], [0.1 - 0.09004097, 0.2 + 0.00926979], atol=1e-12)
-    assert push_t.keypoints(np.zeros((4, 5, 3))).shape == (4, 5, 9, 2)
+    assert geometry.keypoints(np.zeros((4, 5, 3))).shape == (4, 5, 9, 2)
 
 
 @pytest.mark.skipif(not DEMONSTRATIONS.exists(), reason="push-T demonstrations not found; set HANDOFF_DATA")
@@ -82,36 +82,36 @@ def test_keypoints_reproduce_the_demonstrations(tmp_path: Path) -> None:
     group = zarr.open_group(tmp_path, mode="r")
     state = np.asarray(group["data/state"], dtype=float)
     recorded = np.asarray(group["data/keypoint"], dtype=float)
-    error = np.abs(1000.0 * push_t.keypoints(state[:, 2:] * [1e-3, 1e-3, 1]) - recorded)
+    error = np.abs(1000.0 * geometry.keypoints(state[:, 2:] * [1e-3, 1e-3, 1]) - recorded)
     assert np.median(error) < 2e-5
 
 
 def test_board_and_base_coordinates_are_inverse_and_right_handed() -> None:
     points = np.array([[0.0, 0.0], [0.256, 0.256], [0.1, 0.4]])
-    base = push_t.base_from_board(points)
-    np.testing.assert_allclose(base[0], [push_t.BOARD_CENTRE_X + 0.256, 0.256, 0.0])
-    np.testing.assert_allclose(push_t.board_from_base(base), points)
-    assert np.linalg.det(push_t.BASE_R_BOARD) == pytest.approx(1.0)
+    base = geometry.base_from_board(points)
+    np.testing.assert_allclose(base[0], [geometry.BOARD_CENTRE_X + 0.256, 0.256, 0.0])
+    np.testing.assert_allclose(geometry.board_from_base(base), points)
+    assert np.linalg.det(geometry.BASE_R_BOARD) == pytest.approx(1.0)
 
 
 def test_the_agents_whole_range_is_in_reach_with_the_pusher_upright() -> None:
-    for x in np.linspace(*push_t.AGENT_RANGE, 7):
-        for y in np.linspace(*push_t.AGENT_RANGE, 7):
-            q = inverse_kinematics(push_t.flange_target(np.array([x, y])), push_t.Q_BOARD_CENTRE)
+    for x in np.linspace(*geometry.AGENT_RANGE, 7):
+        for y in np.linspace(*geometry.AGENT_RANGE, 7):
+            q = inverse_kinematics(geometry.flange_target(np.array([x, y])), geometry.Q_BOARD_CENTRE)
             assert min((q - fr3.Q_MIN).min(), (fr3.Q_MAX - q).min()) > 0.095
             assert np.linalg.svd(jacobian(q), compute_uv=False)[-1] > 0.06
 
 
 def test_the_centre_posture_holds_the_pusher_over_the_boards_centre() -> None:
-    expected = push_t.flange_target(push_t.BOARD_CENTRE)
-    np.testing.assert_allclose(forward_kinematics(push_t.Q_BOARD_CENTRE), expected, atol=2e-3)
+    expected = geometry.flange_target(geometry.BOARD_CENTRE)
+    np.testing.assert_allclose(forward_kinematics(geometry.Q_BOARD_CENTRE), expected, atol=2e-3)
 
 
 def test_reset_places_pusher_and_block_where_asked(world: PushTWorld) -> None:
     placed = world.reset(FAR_AGENT, BLOCK)
     np.testing.assert_allclose(placed, FAR_AGENT, atol=2e-6)
     np.testing.assert_allclose(world.tee_pose(), BLOCK, atol=1e-6)
-    assert world.base_T_ee[2, 3] == pytest.approx(push_t.PUSHER_CLEARANCE, abs=2e-6)
+    assert world.base_T_ee[2, 3] == pytest.approx(geometry.PUSHER_CLEARANCE, abs=2e-6)
     assert world.time == 0.0
 
 
@@ -135,7 +135,7 @@ def push_right(world: PushTWorld) -> np.ndarray:
     """Drives the pusher 0.1 m along board x in 1 s under joint impedance; returns the joint trajectory."""
     agent = world.reset(np.array([0.15, 0.215]), np.array([0.256, 0.2, 0.0]))
     q0 = world.q.copy()
-    q1 = inverse_kinematics(push_t.flange_target(agent + np.array([0.1, 0.0])), q0)
+    q1 = inverse_kinematics(geometry.flange_target(agent + np.array([0.1, 0.0])), q0)
     K, D = np.array([600, 600, 600, 600, 250, 150, 50.0]), np.array([50, 50, 50, 50, 20, 15, 10.0])
     record = []
     for i in range(1000):
@@ -158,7 +158,7 @@ def test_two_runs_are_bit_identical(world: PushTWorld) -> None:
 def test_pusher_inertials_are_those_of_the_capsule(world: PushTWorld) -> None:
     r, cylinder = 0.015, 0.090
     volume = np.pi * r**2 * cylinder + 4 / 3 * np.pi * r**3
-    assert world.ee_mass == pytest.approx(push_t.PUSHER_DENSITY * volume)
+    assert world.ee_mass == pytest.approx(geometry.PUSHER_DENSITY * volume)
     np.testing.assert_allclose(world.ee_com, [0, 0, 0.06], atol=1e-12)
     assert world.ee_inertia[0, 0] > 5 * world.ee_inertia[2, 2]
 

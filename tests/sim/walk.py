@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 
 from robots.errors import HandoffError
+from robots.interfaces import VecEnv, WorldState
 from robots.spec import ActionSpec, FieldSpec
-from robots.types import VecEnv, WorldState
 from sim.engine import Reading
-from sim.worlds import Worlds, WorldsConfig
+from sim.vec_env import Worlds, WorldsConfig
 
 OnEnd = Literal["reset", "freeze"]
 FAR = 4.0
@@ -88,7 +88,7 @@ def make_walk_of_all(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
 
 
 def make_walk_in_workers(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
-    from sim.workers import WorkerWorlds
+    from sim.subprocess_vec_env import WorkerWorlds
 
     make = partial(make_walk, on_end=on_end, max_steps=max_steps)
     return WorkerWorlds(make, num_envs, min(2, num_envs))

@@ -11,18 +11,18 @@ import psutil
 import pytest
 import torch
 
-from policies.placement import ray_simulator
+from policies.placement import ray_process
 from policies.placement.config import ClusterConfig, PlacementConfig
-from policies.placement.parts import worlds_of
-from policies.placement.ray_simulator import RaySimulator
-from policies.placement.worlds import PlacedWorlds, placed
-from policies.rl.practice_config import VlaPracticeConfig
-from policies.rl.vla_practice import VlaPractice
+from policies.placement.ray_process import RaySimulator
+from policies.placement.vec_env import PlacedWorlds, placed
+from policies.rl.collection.split_chunk_env import worlds_of
+from policies.rl.finetuning.config import VlaPracticeConfig
+from policies.rl.finetuning.vla import VlaPractice
 from robots.errors import HandoffError
 from tests.beds.word_line import WordLine
-from tests.policies.placement.test_pipeline import DECISIONS
-from tests.policies.placement.test_worlds import Refusing, chunks, refuses_and_goes_on, same, same_step, unmade
-from tests.policies.rl.test_token_actor import LEARNING, reading
+from tests.policies.placement.test_vec_env import Refusing, chunks, refuses_and_goes_on, same, same_step, unmade
+from tests.policies.rl.collection.test_pipelined_collector import DECISIONS
+from tests.policies.rl.on_policy.test_token_actor import LEARNING, reading
 
 WORLDS = 6
 HERE = ClusterConfig()
@@ -97,7 +97,7 @@ def test_worlds_of_a_cluster_answer_as_those_of_this_process(second: Any, parts:
 
 @pytest.mark.parametrize("save_every", [3, 64])
 def test_a_node_that_is_killed_changes_no_number(second: Any, save_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_simulator, "SAVE_EVERY", save_every)
+    monkeypatch.setattr(ray_process, "SAVE_EVERY", save_every)
 
     def practised(placement: PlacementConfig, killed: Any = None) -> tuple[Any, list[RaySimulator]]:
         env = placed(placement, WordLine, WORLDS)
@@ -178,7 +178,7 @@ def test_worlds_that_cannot_be_made_say_why(nodes: Any, make: Any, about: str) -
 
 
 def test_other_code_on_a_node_is_refused(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_simulator, "code_version", lambda module: "0" * 64)
+    monkeypatch.setattr(ray_process, "code_version", lambda module: "0" * 64)
     with pytest.raises(
         HandoffError, match=r"simulator 0: .* has the code of tests.beds.word_line .*, here 000000000000"
     ):

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from robots.interfaces import Observation, Step
 from robots.spec import ActionSpec, FieldSpec
-from robots.types import Observation, Step
 
 LIMIT = 7
 """Steps after which the counting worlds run into their time limit."""

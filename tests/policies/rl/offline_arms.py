@@ -10,12 +10,14 @@ from dataclasses import replace
 
 import torch
 
-from policies.rl.config import IqlConfig, MlpSizes, Sizes
-from policies.rl.iql import Iql
-from policies.rl.offline import OfflineConfig, fit_features, learn_offline
-from policies.rl.replay import Replay, ReplayConfig
-from policies.rl.trajectory_weighting import TrajectoryWeightingConfig, trajectory_probability
-from robots.steps import Steps
+from policies.rl.networks.config import MlpSizes
+from policies.rl.offline.config import IqlConfig
+from policies.rl.offline.iql import Iql
+from policies.rl.offline.train import OfflineConfig, fit_features, learn_offline
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.trajectory_weighting import TrajectoryWeightingConfig, trajectory_probability
+from policies.rl.replay.transitions import Sizes
+from robots.wire.steps import Steps
 from tests.beds.bed import Bed, success_rate
 from tests.beds.datasets import random_and_expert
 from tests.beds.maze_walks import maze_walks

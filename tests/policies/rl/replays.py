@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from policies.rl.replay import Replay, ReplayConfig
-from robots.steps import Steps, plain_steps
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from robots.wire.steps import Steps, plain_steps
 from tests.policies.rl.slow_replay import SlowReplay
 
 

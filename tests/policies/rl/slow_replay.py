@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from policies.rl.replay import ReplayConfig
-from robots.steps import Steps, plain_steps
+from policies.rl.replay.buffer import ReplayConfig
+from robots.wire.steps import Steps, plain_steps
 
 Row = dict[str, Any]
 

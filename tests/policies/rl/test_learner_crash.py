@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from policies.rl.learner import STATE
-from real.corrections.actor import Acted, Actor
-from real.corrections.journal import Journal
-from real.corrections.link import Link
+from policies.rl.hil.learner import STATE
+from real.hil.actor import Acted, Actor
+from real.hil.journal import Journal
+from real.hil.learner_client import Link
 from tests.beds.point_reach import PointReach
 from tests.beds.vec_env import BedActions, BedEnv, ExpertOperator
 from tests.policies.rl.training import LONG, TOKEN, Counted, Serving, act, buffers, learn, link_config, loaded

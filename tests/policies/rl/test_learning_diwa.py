@@ -25,24 +25,18 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from policies.config import TrainingConfig
-from policies.networks.config import MlpConfig
-from policies.policy_config import DiffusionPolicyConfig
-from policies.pretrain import PretrainConfig
-from policies.rl.practice_config import (
-    RL100_CHAIN,
-    DppoConfig,
-    DppoPracticeConfig,
-    FinetuneConfig,
-    OnPolicyConfig,
-    PpoConfig,
-)
-from policies.success import ClassifierConfig, TrainSuccessConfig
-from policies.world_model_config import LATENT, WorldModelConfig, WorldModelSizes
+from policies.imitation.config import PretrainConfig
+from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.rewards.config import ClassifierConfig, TrainSuccessConfig
+from policies.rl.finetuning.config import DppoPracticeConfig, FinetuneConfig
+from policies.rl.offline.config import RL100_CHAIN
+from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig, PpoConfig
+from policies.training.config import TrainingConfig
+from policies.world_model.config import LATENT, WorldModelConfig, WorldModelSizes
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
+from robots.interfaces import VecEnv, no_progress
 from robots.spec import FieldSpec
-from robots.types import VecEnv, no_progress
 from tests.beds.bed import Act, rollouts, success_rate
 from tests.beds.point_reach import STEP, PointReach, shaking
 from tests.beds.race import better, runs
@@ -214,7 +208,7 @@ def dreamt(policy: Path, dreams: VecEnv, seed: int) -> float:
 
 def imitated(root: Path, seed: int) -> Path:
     """What imitates the shaking person."""
-    from policies.pretrain import pretrain
+    from policies.imitation.pretrain import pretrain
 
     base = root / "base"
     base.mkdir(parents=True)
@@ -225,8 +219,8 @@ def imitated(root: Path, seed: int) -> Path:
 
 def practised(root: Path, base: Path, model: Path, cloning: float, rollouts: int, seed: int) -> list[float]:
     """What practice in dreams makes of it: in the bed, and in dreams."""
-    from policies.dream import Dreams
-    from policies.finetune import finetune
+    from policies.rl.finetuning.finetune import finetune
+    from policies.world_model.imagined_env import Dreams
 
     out, limit = root / f"practised-{cloning}", PointReach.max_steps
     out.mkdir()
@@ -236,7 +230,7 @@ def practised(root: Path, base: Path, model: Path, cloning: float, rollouts: int
 
 def dreaming(root: Path, config: WorldModelConfig, episodes: int, seed: int) -> Path:
     """A world model of so many episodes of play."""
-    from policies.train_world_model import train_world_model
+    from policies.world_model.train import train_world_model
 
     model = root / "model"
     model.mkdir()
@@ -246,7 +240,7 @@ def dreaming(root: Path, config: WorldModelConfig, episodes: int, seed: int) -> 
 
 
 def much(seed: int) -> Much:
-    from policies.dream import Dreams
+    from policies.world_model.imagined_env import Dreams
 
     with TemporaryDirectory() as folder:
         root = Path(folder)

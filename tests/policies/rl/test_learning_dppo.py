@@ -21,15 +21,14 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from policies.chunk_policy import Batch, Observed
-from policies.config import Shapes
-from policies.diffusion import DiffusionPolicy
-from policies.networks.config import MlpConfig
-from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.dppo import DenoisingActor
-from policies.rl.gaussian_actor import GaussianActor
-from policies.rl.on_policy import OnPolicyLearner
-from policies.rl.practice_config import DppoConfig, OnPolicyConfig, PpoConfig
+from policies.card import Shapes
+from policies.families.diffusion import DiffusionPolicy
+from policies.policy import Batch, Observed
+from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig, PpoConfig
+from policies.rl.on_policy.diffusion_actor import DenoisingActor
+from policies.rl.on_policy.gaussian_actor import GaussianActor
+from policies.rl.on_policy.ppo import OnPolicyLearner
 from tests.beds.bed import rollouts, success_rate
 from tests.beds.bimodal_reach import BimodalReach, detours
 from tests.beds.practice import practice

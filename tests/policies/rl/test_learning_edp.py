@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policies.rl.config import EdpConfig, MlpSizes
-from policies.rl.edp import Edp
-from policies.rl.offline import OfflineConfig, fit_features, learn_offline
-from policies.rl.replay import Replay, ReplayConfig, sizes_of
+from policies.rl.generative.config import EdpConfig
+from policies.rl.generative.edp import Edp
+from policies.rl.networks.config import MlpSizes
+from policies.rl.offline.train import OfflineConfig, fit_features, learn_offline
+from policies.rl.replay.buffer import Replay, ReplayConfig, sizes_of
 from tests.beds.bed import rollouts
 from tests.beds.bimodal_reach import BimodalReach, detours, passed_above
 from tests.beds.race import better, race

@@ -24,11 +24,14 @@ import numpy as np
 import pytest
 import torch
 
-from policies.rl.config import BehaviourConfig, ExpoConfig, MlpSizes, SacConfig, Sizes
-from policies.rl.expo import Expo
-from policies.rl.online import Batches, Learner, OnlineConfig, Progressed, learn
-from policies.rl.replay import Replay, ReplayConfig
-from robots.steps import Steps
+from policies.rl.generative.config import BehaviourConfig, ExpoConfig
+from policies.rl.generative.expo import Expo
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, Progressed, learn
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Sizes
+from robots.wire.steps import Steps
 from tests.beds.bed import rollouts
 from tests.beds.pendulum import Pendulum, mean_return
 from tests.beds.person import uniform

@@ -25,12 +25,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policies.rl.config import MlpSizes, Sizes
-from policies.rl.fast_td3 import FastTd3
-from policies.rl.fast_td3_config import FastTd3Config, MixedNoiseConfig
-from policies.rl.online import Batches, Learner, OnlineConfig, learn
-from policies.rl.replay import Replay, ReplayConfig
-from robots.steps import Steps
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.fast_td3 import FastTd3
+from policies.rl.off_policy.fast_td3_config import FastTd3Config, MixedNoiseConfig
+from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Sizes
+from robots.wire.steps import Steps
 from tests.beds.bed import success_rate
 from tests.beds.hazard_reach import HazardReach
 from tests.beds.pendulum import Pendulum, mean_return

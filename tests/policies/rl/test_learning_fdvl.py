@@ -28,7 +28,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from policies.rl.config import IqlConfig, MlpSizes
+from policies.rl.networks.config import MlpSizes
+from policies.rl.offline.config import IqlConfig
 from tests.beds.race import Arm, better, race
 from tests.policies.rl.offline_arms import IQL, MAZE_IQL, SMALL, largest_value, maze_success
 

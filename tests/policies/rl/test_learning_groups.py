@@ -19,10 +19,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from policies.rl.practice_config import GroupConfig, VlaPracticeConfig
-from policies.rl.vla_practice import VlaPractice
+from policies.rl.finetuning.config import VlaPracticeConfig
+from policies.rl.finetuning.vla import VlaPractice
+from policies.rl.on_policy.config import GroupConfig
 from tests.beds.race import better, runs
-from tests.policies.rl.test_token_actor import LEARNING, imitate, reading, worlds
+from tests.policies.rl.on_policy.test_token_actor import LEARNING, imitate, reading, worlds
 
 pytestmark = pytest.mark.slow
 

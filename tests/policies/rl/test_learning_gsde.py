@@ -16,12 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policies.rl.config import MlpSizes, SacConfig, Sizes
-from policies.rl.gsde import GsdeSac
-from policies.rl.online import Batches, Learner, OnlineConfig, learn
-from policies.rl.replay import Replay, ReplayConfig
-from policies.rl.sac import Sac
-from robots.steps import Steps
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.gsde import GsdeSac
+from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
+from policies.rl.off_policy.sac import Sac
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Sizes
+from robots.wire.steps import Steps
 from tests.beds.pendulum import Pendulum, mean_return
 from tests.beds.race import race
 

@@ -19,12 +19,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from policies.rl.config import GripperConfig, MlpSizes, SacConfig, Sizes
-from policies.rl.episode_log import EpisodeLog
-from policies.rl.online import Batches, Learner, OnlineConfig, learn
-from policies.rl.replay import Replay, ReplayConfig
-from policies.rl.sac import Sac
-from robots.steps import Steps
+from policies.rl.hil.episode_log import EpisodeLog
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import GripperConfig, SacConfig
+from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
+from policies.rl.off_policy.sac import Sac
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Sizes
+from robots.wire.steps import Steps
 from tests.beds.bed import demonstrations, success_rate
 from tests.beds.person import Person, PersonConfig, collector
 from tests.beds.point_reach import PointReach

@@ -12,12 +12,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from policies.rl.config import MlpSizes, SacConfig, Sizes
-from policies.rl.jsrl import GuideSchedule, JsrlConfig
-from policies.rl.online import Batches, Learner, OnlineConfig, Progressed, learn
-from policies.rl.replay import Replay, ReplayConfig
-from policies.rl.sac import Sac
-from robots.steps import Steps
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.jsrl import GuideSchedule, JsrlConfig
+from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, Progressed, learn
+from policies.rl.off_policy.sac import Sac
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Sizes
+from robots.wire.steps import Steps
 from tests.beds.bed import success_rate
 from tests.beds.person import expert_with
 from tests.beds.point_maze import PointMaze

@@ -21,9 +21,9 @@ import pytest
 import torch
 from torch import nn
 
-from policies.rl.gaussian_actor import GaussianActor
-from policies.rl.on_policy import OnPolicyLearner
-from policies.rl.practice_config import OnPolicyConfig, PpoConfig
+from policies.rl.on_policy.config import OnPolicyConfig, PpoConfig
+from policies.rl.on_policy.gaussian_actor import GaussianActor
+from policies.rl.on_policy.ppo import OnPolicyLearner
 from tests.beds.pendulum import Pendulum, mean_return
 from tests.beds.practice import practice
 from tests.beds.race import better, race

@@ -20,12 +20,14 @@ import numpy as np
 import pytest
 import torch
 
-from policies.rl.config import BehaviourConfig, MlpSizes, QChunkingConfig, Sizes
-from policies.rl.online import Batches, Learner, OnlineConfig, learn
-from policies.rl.open_loop import OpenLoop
-from policies.rl.q_chunking import QChunking
-from policies.rl.replay import Replay, ReplayConfig
-from robots.steps import Steps
+from policies.rl.generative.config import BehaviourConfig, QChunkingConfig
+from policies.rl.generative.open_loop import OpenLoop
+from policies.rl.generative.q_chunking import QChunking
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Sizes
+from robots.wire.steps import Steps
 from tests.beds.bed import Outcome, rollouts, success_rate
 from tests.beds.person import expert_with
 from tests.beds.point_maze import PointMaze

@@ -24,28 +24,22 @@ import pytest
 import torch
 from torch import nn
 
-from policies.chunk_policy import Batch, Observed
-from policies.config import Shapes
-from policies.diffusion import DiffusionPolicy
-from policies.networks.config import MlpConfig
-from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.config import IqlConfig, MlpSizes, Sizes
-from policies.rl.dppo import DenoisingActor
-from policies.rl.dynamics import Decisions, DynamicsEnsemble, joined
-from policies.rl.iql import InSampleCritics
-from policies.rl.offline_ppo import Judgement, OfflinePpo, fit_critics
-from policies.rl.on_policy import OnPolicyLearner
-from policies.rl.one_step import OneStepStudent
-from policies.rl.practice_config import (
-    RL100_CHAIN,
-    DppoConfig,
-    DynamicsConfig,
-    OfflinePpoConfig,
-    OneStepConfig,
-    OnPolicyConfig,
-    PpoConfig,
-)
-from robots.steps import Steps
+from policies.card import Shapes
+from policies.distillation.config import OneStepConfig
+from policies.distillation.online_student import OneStepStudent
+from policies.families.diffusion import DiffusionPolicy
+from policies.policy import Batch, Observed
+from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.rl.networks.config import MlpSizes
+from policies.rl.offline.config import RL100_CHAIN, DynamicsConfig, IqlConfig, OfflinePpoConfig
+from policies.rl.offline.dynamics_ensemble import Decisions, DynamicsEnsemble, joined
+from policies.rl.offline.iql import InSampleCritics
+from policies.rl.offline.offline_ppo import Judgement, OfflinePpo, fit_critics
+from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig, PpoConfig
+from policies.rl.on_policy.diffusion_actor import DenoisingActor
+from policies.rl.on_policy.ppo import OnPolicyLearner
+from policies.rl.replay.transitions import Sizes
+from robots.wire.steps import Steps
 from tests.beds.bed import Act, rollouts, success_rate
 from tests.beds.point_reach import PointReach, shaking
 from tests.beds.practice import practice

@@ -19,13 +19,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-from policies.rl.config import HgDaggerConfig, MlpSizes, SacConfig, Sizes
-from policies.rl.hg_dagger import HgDagger
-from policies.rl.online import Batches, Learner, OnlineConfig, learn
-from policies.rl.replay import Replay, ReplayConfig
-from policies.rl.rlif import InterventionReward, RlifReplay, joined
-from policies.rl.sac import Sac
-from robots.steps import Steps, chosen
+from policies.rl.hil.config import HgDaggerConfig
+from policies.rl.hil.hg_dagger import HgDagger
+from policies.rl.hil.rlif import InterventionReward, RlifReplay, joined
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
+from policies.rl.off_policy.sac import Sac
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Sizes
+from robots.wire.steps import Steps, chosen
 from tests.beds.bed import rollouts, success_rate
 from tests.beds.person import Person, PersonConfig, collector, expert_with
 from tests.beds.point_maze import PointMaze

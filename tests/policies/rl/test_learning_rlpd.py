@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 import torch
 
-from policies.rl.config import MlpSizes, SacConfig, Sizes
-from policies.rl.online import Batches, OnlineConfig, learn
-from policies.rl.replay import Replay, ReplayConfig
-from policies.rl.sac import Sac
-from policies.rl.transitions import Seen
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.online import Batches, OnlineConfig, learn
+from policies.rl.off_policy.sac import Sac
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Seen, Sizes
 from tests.beds.bed import demonstrations, success_rate
 from tests.beds.person import collector
 from tests.beds.point_maze import PointMaze

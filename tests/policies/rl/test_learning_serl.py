@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from policies.rl.config import EncoderConfig, MlpSizes, SacConfig, Sizes
-from policies.rl.online import Batches, Learner, OnlineConfig, learn
-from policies.rl.replay import Replay, ReplayConfig
-from policies.rl.sac import Sac
-from policies.rl.transitions import Seen
-from robots.steps import Steps
+from policies.rl.networks.config import EncoderConfig, MlpSizes
+from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
+from policies.rl.off_policy.sac import Sac
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Seen, Sizes
+from robots.wire.steps import Steps
 from tests.beds.bed import Act, demonstrations, success_rate
 from tests.beds.picture_reach import CAMERA, PictureReach, photographed, picture
 from tests.beds.race import better, race

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from policies.rl.trajectory_weighting import TrajectoryWeightingConfig
+from policies.rl.replay.trajectory_weighting import TrajectoryWeightingConfig
 from tests.beds.race import better, race
 from tests.policies.rl.offline_arms import reach_success
 

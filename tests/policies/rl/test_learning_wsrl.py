@@ -23,13 +23,14 @@ import numpy as np
 import pytest
 import torch
 
-from policies.rl.calql import CalQl
-from policies.rl.config import CalQlConfig, Sizes
-from policies.rl.online import Batches, Learner, Progressed, learn
-from policies.rl.replay import Replay, ReplayConfig
-from policies.rl.sac import Sac
-from policies.rl.wsrl import warm_started, wsrl_online, wsrl_sac
-from robots.steps import Steps
+from policies.rl.off_policy.online import Batches, Learner, Progressed, learn
+from policies.rl.off_policy.sac import Sac
+from policies.rl.off_policy.wsrl import warm_started, wsrl_online, wsrl_sac
+from policies.rl.offline.calql import CalQl
+from policies.rl.offline.config import CalQlConfig
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Sizes
+from robots.wire.steps import Steps
 from tests.beds.bed import success_rate
 from tests.beds.person import collector, expert_with, uniform
 from tests.beds.point_maze import PointMaze

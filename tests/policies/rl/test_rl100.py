@@ -8,28 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from policies.config import TrainingConfig
+from policies.distillation.config import OneStepConfig
+from policies.distillation.online_student import OneStepStudent
 from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.config import IqlConfig, MlpSizes
-from policies.rl.dynamics import Decisions
-from policies.rl.offline_ppo import fit_critics
-from policies.rl.one_step import OneStepStudent
-from policies.rl.practice_config import (
-    RL100_CHAIN,
-    DppoConfig,
-    DynamicsConfig,
-    OfflinePpoConfig,
-    OneStepConfig,
-    OnPolicyConfig,
-    RL100PracticeConfig,
-)
-from policies.rl.practice_reward import PracticeReward
-from policies.rl.recorded import Recorded, demonstrated
-from policies.rl.rl100_practice import RL100Practice, _own
-from policies.training import torch_threads
+from policies.rl.collection.reward_shaping import PracticeReward
+from policies.rl.finetuning.config import RL100PracticeConfig
+from policies.rl.finetuning.offline_dataset import Recorded, demonstrated
+from policies.rl.finetuning.rl100 import RL100Practice, _own
+from policies.rl.networks.config import MlpSizes
+from policies.rl.offline.config import RL100_CHAIN, DynamicsConfig, IqlConfig, OfflinePpoConfig
+from policies.rl.offline.dynamics_ensemble import Decisions
+from policies.rl.offline.offline_ppo import fit_critics
+from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig
+from policies.training.config import TrainingConfig
+from policies.training.loop import torch_threads
 from robots.errors import HandoffError
+from tests.policies.rl.collection.test_collector import policy, worlds
 from tests.policies.rl.counted_demos import write_counted
-from tests.policies.rl.test_collector import policy, worlds
 
 TINY = MlpSizes(hidden=(16,), activation="relu", layer_norm=True)
 CONFIG = RL100PracticeConfig(

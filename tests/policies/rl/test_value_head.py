@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from policies.rl.chunk_worlds import ChunkWorlds
-from policies.rl.flow_actor import FlowActor
-from policies.rl.practice_config import FlowNoiseConfig, Trunk, VlaPracticeConfig
-from policies.rl.token_actor import TokenActor
-from policies.rl.vla_practice import VlaPractice
+from policies.rl.collection.chunk_env import ChunkWorlds
+from policies.rl.finetuning.config import VlaPracticeConfig
+from policies.rl.finetuning.vla import VlaPractice
+from policies.rl.on_policy.config import FlowNoiseConfig, Trunk
+from policies.rl.on_policy.flow_actor import FlowActor
+from policies.rl.on_policy.token_actor import TokenActor
 from tests.beds.word_line import WordLine
-from tests.policies.rl.test_flow_actor import flowing
-from tests.policies.rl.test_token_actor import LEARNING, reading
+from tests.policies.rl.on_policy.test_flow_actor import flowing
+from tests.policies.rl.on_policy.test_token_actor import LEARNING, reading
 
 TRUNKS: list[Trunk] = ["shared", "detached", "own"]
 FAMILIES = pytest.mark.parametrize("family", ["tokens", "causal tokens", "flow"])

@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from policies.rl.config import GripperConfig, LearnerConfig, MlpSizes, SacConfig, Sizes
-from policies.rl.online import OnlineConfig
+from policies.rl.hil.config import LearnerConfig
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import GripperConfig, SacConfig
+from policies.rl.off_policy.online import OnlineConfig
+from policies.rl.replay.transitions import Sizes
 from tests.beds.bed import demonstrations
 from tests.beds.point_reach import PointReach
 from tests.beds.vec_env import BedActions, BedEnv, ExpertOperator
@@ -27,7 +30,7 @@ LONG = 120.0
 
 def buffers() -> tuple[Any, Any]:
     """An empty replay, and one demonstration."""
-    from policies.rl.replay import Replay, ReplayConfig
+    from policies.rl.replay.buffer import Replay, ReplayConfig
 
     replay, demos = (Replay(ReplayConfig(capacity=20_000), 7, 3) for _ in range(2))
     for part in demonstrations(PointReach(1, 1000), 1):
@@ -37,7 +40,7 @@ def buffers() -> tuple[Any, Any]:
 
 def sac() -> Any:
     """Eight units."""
-    from policies.rl.sac import Sac
+    from policies.rl.off_policy.sac import Sac
 
     config = SacConfig(critic=TINY, actor=TINY, gripper=GripperConfig(network=TINY))
     return Sac(config, Sizes(observation=7, action=3), 0)
@@ -54,7 +57,7 @@ def learn(folder: Path, port: int, tell: Connection) -> None:
     """The learner's process: tells its port, then the counts of updates at which it stands, until SIGTERM."""
     import torch
 
-    from policies.rl.learner import train
+    from policies.rl.hil.learner import train
 
     torch.set_num_threads(1)
     replay, demos = buffers()
@@ -83,9 +86,9 @@ def act(folder: Path, port: int, steps: int, *, record: Path, die_at: int | None
         die_at: step at which it dies: in the middle of writing the step's record into the journal.
         commit_every: see `ActorConfig`.
     """
-    from real.corrections.actor import Acted, Actor, ActorConfig
-    from real.corrections.journal import Journal
-    from real.corrections.link import Link
+    from real.hil.actor import Acted, Actor, ActorConfig
+    from real.hil.journal import Journal
+    from real.hil.learner_client import Link
 
     made = 0
     file = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -118,7 +121,7 @@ def act(folder: Path, port: int, steps: int, *, record: Path, die_at: int | None
 
 def link_config(port: int) -> Any:
     """Patient, but not for long."""
-    from real.corrections.link import LinkConfig
+    from real.hil.learner_client import LinkConfig
 
     return LinkConfig(uri=f"ws://127.0.0.1:{port}", wait_first=0.05, wait_longest=0.2)
 
@@ -127,7 +130,7 @@ class Serving:
     """`train` on a thread of the test, until `stop`."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        from policies.rl.learner import train
+        from policies.rl.hil.learner import train
 
         self.folder, self._ending = folder, threading.Event()
         replay, demos = buffers()

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from robots.errors import HandoffError
+from robots.interfaces import Observation, Step, WorldState
 from robots.spec import ActionSpec, FieldSpec
-from robots.types import Observation, Step, WorldState
 
 LIMIT = 5
 """Steps after which time is up."""

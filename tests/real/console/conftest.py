@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from real.console.desk import DeskConfig, Mode
-from real.console.line import Line, LineConfig
+from real.console.arbiter import DeskConfig, Mode
+from real.console.client import Line, LineConfig
 from real.console.process import Open, open_console
 from real.console.server import ConsoleConfig
 from tests.real.console.pages import until

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from real.console.desk import STILL, Command, Mode
+from real.console.arbiter import STILL, Command, Mode
 from real.teleop.takeover import Hand
-from robots.types import Label
+from robots.interfaces import Label
 
 
 class FakeLine:

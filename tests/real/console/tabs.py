@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from real.console.desk import Command, Mode
-from real.console.line import Line
+from real.console.arbiter import Command, Mode
+from real.console.client import Line
 from tests.real.console.pages import until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 
-from real.cameras import frame
-from real.console.desk import Mode
-from robots.types import Label
-from robots.wire import pack
+from real.console.arbiter import Mode
+from real.deploy.cameras import frame
+from robots.interfaces import Label
+from robots.wire.policy import pack
 from tests.real.console.conftest import UNDO
 from tests.real.console.pages import CuttableLine, logged, until
 from tests.real.console.tabs import Tab, driven, reaches

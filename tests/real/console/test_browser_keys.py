@@ -2,8 +2,8 @@
 
 import pytest
 
+from real.console.arbiter import Mode
 from real.console.bindings import DEFAULTS
-from real.console.desk import Mode
 from tests.real.console.pages import logged, until
 from tests.real.console.tabs import Tab, driven, reaches
 

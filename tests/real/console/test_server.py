@@ -11,14 +11,14 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from real.console.arbiter import Mode
 from real.console.bindings import DEFAULTS, stored_bindings
-from real.console.desk import Mode
-from real.console.line import Line, LineConfig
+from real.console.client import Line, LineConfig
 from real.console.process import ROBOT_VARIABLE, Open, console_line, open_console
 from real.console.server import ConsoleConfig
 from robots.errors import HandoffError
-from robots.types import Label
-from robots.wire import pack, unpack
+from robots.interfaces import Label
+from robots.wire.policy import pack, unpack
 from tests.real.console.pages import CuttableLine, Page, logged, until
 
 
@@ -312,7 +312,7 @@ def test_without_a_console_the_arm_holds_still():
 
 
 def test_the_page_asks_nobody_else_for_anything():
-    from real.console.web import STATIC
+    from real.console.app import STATIC
 
     for path in STATIC.iterdir():
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from real.console import server
+from real.console.arbiter import Mode
 from real.console.bindings import Inputs
-from real.console.desk import Mode
 from real.console.server import Console, ConsoleConfig
 from real.teleop.spacemouse import SpaceMouse
 

@@ -9,7 +9,7 @@ import pytest
 
 from real.teleop.keyboard import KeyboardConfig, KeyboardOperator, bindings
 from real.teleop.takeover import TakeoverConfig
-from robots.types import Intervention, Label
+from robots.interfaces import Intervention, Label
 from tests.real.teleop.hands import SPEC, FakeClock, FakeKeys
 
 CONFIG = KeyboardConfig(takeover=TakeoverConfig(ramp=0.0))

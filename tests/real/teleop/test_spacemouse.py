@@ -8,7 +8,7 @@ import pytest
 from real.teleop.spacemouse import SpaceMouseConfig, SpaceMouseOperator, with_dead_zone
 from real.teleop.takeover import TakeoverConfig
 from robots.errors import HandoffError
-from robots.types import Intervention, Label
+from robots.interfaces import Intervention, Label
 from tests.real.teleop.hands import SPEC, FakeClock, FakeKeys, FakeSpaceMouse
 
 PROPOSED = np.full((1, 5), 0.25)

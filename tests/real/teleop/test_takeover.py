@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from real.teleop.takeover import Hand, Takeover, TakeoverConfig, base_twist
-from robots.actions import JointDelta
+from robots.control.actions import JointDelta
 from robots.errors import HandoffError
-from robots.types import Reason
+from robots.interfaces import Reason
 from tests.real.teleop.hands import SPEC, FakeClock
 
 FORWARD = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])

@@ -10,8 +10,8 @@ import pytest
 from robots.episodes.corrections import EpisodeAssembler, Outcome, corrections_schema, open_corrections
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.interfaces import Intervention, Reason
 from robots.spec import ActionSpec, FieldSpec
-from robots.types import Intervention, Reason
 
 ACTIONS = ActionSpec(low=(-1.0,) * 2, high=(1.0,) * 2, names=("x", "gripper"), interface="cartesian_delta")
 SCHEMA = corrections_schema("reach", 20.0, {"pose": FieldSpec(shape=(2,), unit="m")}, ACTIONS)
@@ -71,10 +71,10 @@ def test_why_an_episode_was_dropped_stands_in_its_metadata(tmp_path: Path) -> No
 def test_an_episode_that_is_cut_off_is_kept_as_far_as_it_went(tmp_path: Path) -> None:
     with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
         assembler = EpisodeAssembler(store, 2, {"robot": "fr3"})
-        for t in range(3):
-            told = step(t, 2)
-            assembler.add(*told, moved=np.array([True, True]), about=[{}, {}])
-        assembler.cut_off(1, told[2].final_observation, {"fault": "lost", "discard_reason": "fault"})
+        told = [step(t, 2) for t in range(3)]
+        for each in told:
+            assembler.add(*each, moved=np.array([True, True]), about=[{}, {}])
+        assembler.cut_off(1, told[-1][2].final_observation, {"fault": "lost", "discard_reason": "fault"})
         assert store.read(0, "policy")["success"].tolist() == [0, 0, 0]
         assert store.read(0, "final")["pose"].tolist() == [[3.0, 3.0]]
         about = store.metadata(0)

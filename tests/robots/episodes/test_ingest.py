@@ -9,7 +9,7 @@ from robots.episodes.ingest import IngestConfig, ingest
 from robots.episodes.pack import pack_store
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.types import no_progress
+from robots.interfaces import no_progress
 from tests.robots.episodes.replay_buffer import arrays, write_zip
 
 

@@ -282,7 +282,7 @@ def test_an_index_that_cannot_be_replaced_leaves_the_old_one(path, monkeypatch):
     with EpisodeStore.create(path, SCHEMA) as store:
         store.append(episode(0), {})
         with monkeypatch.context() as patch:
-            patch.setattr("robots.durable.os.replace", _no_space)
+            patch.setattr("robots.storage.durable.os.replace", _no_space)
             with pytest.raises(HandoffError, match="disk is full"):
                 store.append(episode(1), {})
     assert EpisodeStore.open(path).num_episodes == 1

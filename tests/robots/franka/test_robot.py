@@ -13,9 +13,9 @@ import mujoco
 import numpy as np
 import pytest
 
-from robots import fr3, hand, kinematics
 from robots.errors import HandoffError
-from robots.franka import find_robot
+from robots.franka import find_robot, fr3, kinematics
+from robots.franka import gripper as hand
 from robots.franka.catalog import ROBOTS
 from robots.franka.chain import KinematicChain
 from robots.franka.fr3_robot import FR3

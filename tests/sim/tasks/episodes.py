@@ -6,9 +6,9 @@
 import mujoco
 import numpy as np
 
-from sim.mujoco import MujocoEngine
+from sim.engines.mujoco import MujocoEngine
 from sim.tasks.task import Task
-from sim.worlds import Worlds, WorldsConfig
+from sim.vec_env import Worlds, WorldsConfig
 
 
 def started(task: Task, n: int = 1) -> MujocoEngine:

@@ -7,12 +7,12 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim.mujoco import MujocoConfig, MujocoEngine
+from sim.engines.mujoco import MujocoConfig, MujocoEngine
+from sim.scene.view import View
 from sim.tasks.cable_route import ANCHOR, CLIP_HIGH, CLIP_LOW, LENGTH, SEGMENTS, START_HIGH, START_LOW, TASK
 from sim.tasks.fixture import fixture_pose
 from sim.tasks.task import Intent
-from sim.view import View
-from sim.worlds import Worlds, WorldsConfig
+from sim.vec_env import Worlds, WorldsConfig
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 
+from sim.engines.mujoco import MujocoEngine
 from sim.make import find_task
-from sim.mujoco import MujocoEngine
 from sim.tasks.fixture import fixture_pose
 from sim.tasks.flip_switch import SWING, SWITCH_HIGH, SWITCH_LOW, TASK
 from tests.sim.tasks.episodes import (

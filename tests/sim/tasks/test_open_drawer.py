@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 
+from sim.engines.mujoco import MujocoEngine
 from sim.make import find_task
-from sim.mujoco import MujocoEngine
 from sim.tasks.fixture import fixture_pose
 from sim.tasks.open_drawer import AJAR, CABINET_HIGH, CABINET_LOW, DRY_FRICTION, TASK
 from tests.sim.tasks.episodes import (

@@ -7,12 +7,12 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim.mujoco import MujocoConfig, MujocoEngine
+from sim.engines.mujoco import MujocoConfig, MujocoEngine
+from sim.scene.view import View
 from sim.tasks.fixture import fixture_pose
 from sim.tasks.peg_insert import PEG_LENGTH, SOCKET_HIGH, SOCKET_LOW, START_HIGH, START_LOW, TASK
 from sim.tasks.task import Intent
-from sim.view import View
-from sim.worlds import Worlds, WorldsConfig
+from sim.vec_env import Worlds, WorldsConfig
 
 SOCKET = np.array([0.5, 0.05, 0.3])
 X_OF_SOCKET = np.array([np.cos(0.3), np.sin(0.3), 0.0])

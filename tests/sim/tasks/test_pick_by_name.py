@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from robots.text import decode
+from robots.language.text import decode
+from sim.engines.mujoco import MujocoEngine
 from sim.make import find_task
-from sim.mujoco import MujocoEngine
 from sim.tasks.fixture import upright_posture
 from sim.tasks.pick_by_name import INSTRUCTIONS, LIFT, NAMES, TASK
 from sim.tasks.stack_cube import APART, CUBE_HIGH, CUBE_LOW, HALF

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from sim.mujoco import MujocoEngine
+from sim.engines.mujoco import MujocoEngine
 from sim.tasks.pick_cube import CUBE_HIGH, CUBE_LOW, GOAL_HIGH, GOAL_LOW, HALF, TASK, TOLERANCE
-from sim.worlds import Worlds, WorldsConfig
+from sim.vec_env import Worlds, WorldsConfig
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from robots.actions import CartesianDelta
+from robots.control.actions import CartesianDelta
 from robots.errors import HandoffError
+from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import WorldConfig, find_task, make_worlds
-from sim.mujoco import MujocoConfig, MujocoEngine
 from sim.tasks.task import at_rate
-from sim.worlds import Worlds, WorldsConfig
+from sim.vec_env import Worlds, WorldsConfig
 
 
 def test_half_the_rate_has_half_the_periods_steps_twice_as_long_and_a_leash_longer_by_the_root_of_two() -> None:
@@ -67,7 +67,7 @@ def test_the_controllers_target_is_where_the_arm_stands_at_the_start_and_a_step_
 
 
 def test_a_joint_target_is_told_as_the_pose_that_it_would_make() -> None:
-    from robots.actions import JointDelta
+    from robots.control.actions import JointDelta
 
     engine = MujocoEngine(find_task("pick_cube"), 1, MujocoConfig(actions=JointDelta()))
     worlds = Worlds(engine, WorldsConfig())

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from sim.mujoco import MujocoEngine
+from sim.engines.mujoco import MujocoEngine
 from sim.tasks.reach import GOAL_HIGH, GOAL_LOW, TASK, TOLERANCE
-from sim.worlds import Worlds
+from sim.vec_env import Worlds
 
 
 def test_goals_lie_in_the_stated_box_and_are_not_reached_at_the_start() -> None:

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from robots.text import decode
-from sim.cameras import CamerasConfig
+from robots.language.text import decode
+from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import find_task
-from sim.mujoco import MujocoConfig, MujocoEngine
+from sim.scene.cameras import CamerasConfig
 from sim.tasks.pick_by_name import COLOURS, NAMES
 from sim.tasks.reach import GOAL_HIGH, GOAL_LOW
 from sim.tasks.reach_by_name import APART, INSTRUCTIONS, TASK

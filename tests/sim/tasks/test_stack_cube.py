@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from sim.engines.mujoco import MujocoEngine
 from sim.make import find_task
-from sim.mujoco import MujocoEngine
+from sim.scene.view import yaw_of
 from sim.tasks.fixture import upright_posture
 from sim.tasks.stack_cube import APART, CUBE_HIGH, CUBE_LOW, HALF, TASK, YAW
-from sim.view import yaw_of
 from tests.sim.tasks.episodes import (
     deepest_contact,
     expert_episodes,

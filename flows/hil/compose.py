@@ -1,0 +1,77 @@
+"""From a task's file in `configs/hil/` and overrides to a validated session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flows.config.compose_group import available_in, composed
+from flows.hil.config import HilConfig
+from robots.config import to_plain, validate
+from robots.errors import HandoffError
+
+_SHARED = {
+    "demonstrations": ("world", "operator"),
+    "classifier": ("world", "operator"),
+    "train": ("world", "operator"),
+    "rollouts": ("world",),
+}
+"""What is said once for the whole session and so cannot be said again for a stage."""
+
+
+STARTS = 1_000_000
+"""Between the worlds' seeds of two sessions, which all lie below; those of protocols are between 100,000 and that."""
+
+
+def compose_hil(task: str, overrides: Sequence[str] = ()) -> HilConfig:
+    """Composes `configs/hil/<task>.yaml` over the defaults that live in the configuration classes.
+
+    Args:
+        task: a file in `configs/hil/`, without its ending.
+        overrides: Hydra overrides, e.g. `train.sac.critics=10`.
+
+    Raises:
+        HandoffError: no such file, unknown key, or ill-typed value.
+    """
+    defaults = to_plain(HilConfig())
+    for stage, keys in _SHARED.items():
+        for key in keys:
+            defaults[stage].pop(key)
+    return validate(HilConfig, composed("hil", task, defaults, overrides))
+
+
+def seeded(config: HilConfig) -> HilConfig:
+    """The session with its seed in every stage: weights, chance, and other starts than those of any other seed.
+
+    Raises:
+        HandoffError: a negative seed.
+    """
+    from dataclasses import replace
+
+    if config.seed < 0:
+        raise HandoffError(f"session: seed is {config.seed}, expected 0 or more.")
+    far = STARTS * config.seed
+
+    def learning(stage: Any) -> Any:
+        return replace(stage, training=replace(stage.training, seed=stage.training.seed + config.seed))
+
+    train, classifier = config.train, config.classifier
+    return replace(
+        config,
+        demonstrations=replace(config.demonstrations, first_seed=config.demonstrations.first_seed + far),
+        clone=learning(config.clone),
+        classifier=replace(classifier, first_seed=classifier.first_seed + far, train=learning(classifier.train)),
+        train=replace(
+            train,
+            seed=train.seed + config.seed,
+            actor=replace(train.actor, seed=train.actor.seed + config.seed),
+        ),
+        rollouts=replace(config.rollouts, first_seed=config.rollouts.first_seed + far),
+        pretrain=learning(config.pretrain),
+        distil=learning(config.distil),
+    )
+
+
+def available_sessions() -> list[str]:
+    """Names of the sessions in `configs/hil/`."""
+    return available_in("hil")

@@ -1,0 +1,83 @@
+"""Lineage: from any artifact back to the demonstrations that taught it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flows.reports.results import describe
+from flows.runner.artifact import MANIFEST_DIGEST, read_manifest, verify_files
+from robots.errors import HandoffError
+
+
+def find_artifact(path: Path) -> Path:
+    """The artifact directory that `path` is, or lies in.
+
+    Raises:
+        HandoffError: the path does not exist or belongs to no artifact.
+    """
+    if not path.exists():
+        raise HandoffError(f"{path} does not exist. Artifacts lie under runs/artifacts, links to them in runs/demo.")
+    resolved = path.resolve()
+    for candidate in (resolved, *resolved.parents):
+        if (candidate / "manifest.json").exists():
+            return candidate
+    raise HandoffError(f"{path} belongs to no artifact: no manifest.json in it or above it.")
+
+
+def explain(path: Path, *, verify: bool = False) -> str:
+    """The chain of one artifact as an indented text, newest first, the demonstrations last.
+
+    Args:
+        path: an artifact directory, or any file inside one.
+        verify: also re-hash every file on the chain, and compare all digests. An artifact of an older version has no
+            digest of its manifest; its line says so.
+
+    Raises:
+        HandoffError: there is no such artifact, or with `verify`, one on the chain is not as it was sealed.
+    """
+    return "\n".join(_lines(find_artifact(path), "", verify, set()))
+
+
+def _lines(path: Path, indent: str, verify: bool, seen: set[Path]) -> Iterator[str]:
+    manifest = read_manifest(path)
+    name = f"{manifest['stage']} ({manifest['kind']}) {manifest['digest'][:12]}"
+    if path in seen:
+        yield f"{indent}{name}  (as above)"
+        return
+    seen.add(path)
+    yield f"{indent}{name}{_verified(path) if verify else ''}"
+    for fact in _facts(path, manifest):
+        yield f"{indent}    {fact}"
+    for label, link in manifest["input_paths"].items():
+        source = (path / link).resolve()
+        if verify:
+            _check_input(path, label, manifest["inputs"][label], source)
+        yield f"{indent}  └ {label}:"
+        yield from _lines(source, indent + "    ", verify, seen)
+
+
+def _verified(path: Path) -> str:
+    manifest = verify_files(path)
+    return "  verified" if MANIFEST_DIGEST in manifest else "  files verified; an older manifest, which has no digest"
+
+
+def _check_input(path: Path, label: str, digest: str, source: Path) -> None:
+    found = read_manifest(source)["digest"]
+    if found != digest:
+        raise HandoffError(
+            f"artifact {path}: its input '{label}' had the digest {digest[:12]}, {source} has {found[:12]} by now. "
+            "Was it built again? Run the pipeline again."
+        )
+
+
+def _facts(path: Path, manifest: dict[str, Any]) -> Iterator[str]:
+    yield f"path    {path}"
+    yield f"result  {describe(manifest['stage'], manifest['metrics'])}"
+    environment = manifest["environment"]
+    yield f"made    {manifest['finished']} in {manifest['seconds']:.1f} s, commit {environment['commit']}"
+    yield f"code    {manifest['code'][:12]}, seeds {manifest['seeds'] or 'none'}"
+    for label, digest in manifest["inputs"].items():
+        if label not in manifest["input_paths"]:
+            yield f"{label:<7} sha256 {digest[:12]}  {manifest['metrics'].get('source_line', '')}"

@@ -1,0 +1,112 @@
+"""The HTML report of a run: one self-contained page of figures, with pictures and videos beside the artifacts."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.runner.artifact import read_manifest
+from robots.html_page import head, picture, video
+
+if TYPE_CHECKING:
+    from flows.reports.results import StageResult, Summary
+
+PICTURES = (".png", ".jpg", ".svg")
+
+
+def write_report(path: Path, summary: Summary) -> None:
+    """Writes the report; pictures and videos are linked relative to it, so the runs folder can be moved as a whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text("\n".join(_page(path, summary)))
+    temporary.replace(path)
+
+
+def _page(path: Path, summary: Summary) -> Iterator[str]:
+    yield head(f"Handoff: {path.parent.name}")
+    yield f"<h1>From a hand to a robot's hand</h1><p class='soft'>{html.escape(summary.source)}</p>"
+    yield "<div class='tiles'>"
+    yield from _tiles(summary.metrics)
+    yield "</div><table><tr><th>stage<th>result<th>time<th>cached</tr>"
+    for result in summary.stages:
+        yield _row(result)
+    yield "</table>"
+    yield from _comparison(summary.metrics, any(result.name == "pretrain_student" for result in summary.stages))
+    for result in summary.stages:
+        yield from _stage(path.parent, result)
+    yield "</html>"
+
+
+def _tiles(metrics: Mapping[str, Any]) -> Iterator[str]:
+    tiles = (
+        ("pusht_score", "teacher score", "{:.3f}"),
+        ("student_score", "student", "{:.3f}"),
+        ("student_speedup", "faster per chunk", "{:.1f}x"),
+        ("latency_p99_ms", "p99 latency", "{:.2f} ms"),
+        ("twin_coverage", "coverage on the FR3 twin", "{:.2f}"),
+        ("twin_realtime_factor", "twin speed", "{:.1f}x real time"),
+    )
+    for key, label, form in tiles:
+        if metrics.get(key) is not None:
+            yield f"<div class='tile'><b>{form.format(metrics[key])}</b>{label}</div>"
+    solved = metrics.get("twin_solved")
+    if solved is not None and metrics.get("twin_coverage") is None:
+        yield f"<div class='tile'><b>{solved['k']} of {solved['n']}</b>solved on the FR3 twin</div>"
+
+
+def _row(result: StageResult) -> str:
+    from flows.reports.results import describe
+
+    spent = f"{result.computed_seconds:.1f} s"
+    cells = (result.name, html.escape(describe(result.name, result.metrics)), spent, "yes" if result.cached else "no")
+    return "<tr>" + "".join(f"<td>{cell}" for cell in cells) + "</tr>"
+
+
+def _comparison(metrics: Mapping[str, Any], taught: bool) -> Iterator[str]:
+    """Teacher, student and the negative control under one protocol and the same seeds; a student that was taught in its
+    own states is compared with what it was before."""
+    rows = (
+        ("before practice", "pretrained"),
+        ("teacher" if taught else "teacher, ten steps", "pusht"),
+        ("student" if taught else "student, one step", "student"),
+        ("control: the student untaught" if taught else "control: teacher in one step", "one_step_control"),
+    )
+    present = [(label, key) for label, key in rows if metrics.get(f"{key}_score") is not None]
+    if not present:
+        return
+    yield "<h2>One protocol, the same seeds for all</h2>"
+    yield "<table><tr><th>policy<th>score<th>success<th>95 % interval</tr>"
+    for label, key in present:
+        success = metrics[f"{key}_success"]
+        yield (
+            f"<tr><td>{label}<td>{metrics[f'{key}_score']:.3f}<td>{success['k']} of {success['n']}"
+            f"<td>{success['low']:.2f} to {success['high']:.2f}</tr>"
+        )
+    yield "</table>"
+
+
+def _stage(folder: Path, result: StageResult) -> Iterator[str]:
+    yield f"<h2 id='{result.name}'>{result.name}</h2>"
+    artifact = folder / result.name
+    for file in sorted(artifact.glob("*")):
+        source = f"{result.name}/{file.name}"
+        caption = file.stem.replace("_", " ")
+        if file.suffix in PICTURES:
+            yield picture(source, caption)
+        elif file.suffix == ".mp4":
+            yield video(source, caption)
+        elif file.suffix == ".html":
+            yield f"<p><a href='{source}'>{html.escape(caption)}</a></p>"
+    manifest = read_manifest(artifact)
+    chain = ", ".join(f"{name} {digest[:12]}" for name, digest in manifest["inputs"].items())
+    yield f"<p class='soft'>digest <code>{result.digest[:12]}</code>, made from {chain}, code "
+    yield f"<code>{manifest['code'][:12]}</code>, commit <code>{manifest['environment']['commit']}</code></p>"
+    yield f"<details><summary>configuration and metrics</summary><pre>{_pretty(manifest)}</pre></details>"
+
+
+def _pretty(manifest: Mapping[str, Any]) -> str:
+    import json
+
+    shown = {"config": manifest["config"], "metrics": manifest["metrics"], "environment": manifest["environment"]}
+    return html.escape(json.dumps(shown, indent=2))

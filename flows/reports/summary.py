@@ -1,0 +1,92 @@
+"""The one-screen summary of a run, and the same as `summary.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.reports.results import METRICS, StageResult, Summary, describe
+from flows.runner.artifact import write_json
+from flows.runner.stage import Outcome
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from flows.pipeline import PipelineConfig
+
+
+def summarise(outcomes: Mapping[str, Outcome], started: float, peak_bytes: int) -> Summary:
+    """Collects the outcomes of a run that began at `started` [s since the epoch]."""
+    import time
+
+    results = [_stage_result(name, outcome) for name, outcome in outcomes.items()]
+    by_name = {result.name: result.metrics for result in results}
+    metrics = {name: by_name[stage].get(key) for name, (stage, key) in METRICS.items() if stage in by_name}
+    metrics["peak_memory_gb"] = round(peak_bytes / 1e9, 3)
+    metrics["stages_busy_seconds"] = round(_busy_seconds(list(outcomes.values())), 2)
+    source = by_name.get("ingest", {}).get("source_line", "")
+    return Summary(source, results, metrics).ended(started, time.time())
+
+
+def write_results(config: PipelineConfig, summary: Summary) -> Path:
+    """Writes `summary.json`, links to the artifacts and the HTML report; returns the path of the summary."""
+    from flows.reports.page import write_report
+
+    folder = Path(config.runs) / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for result in summary.stages:
+        place_link(folder / result.name, Path(config.runs) / result.artifact)
+    write_report(folder / "report.html", summary)
+    path = folder / "summary.json"
+    rows = {result.name: asdict(result) for result in summary.stages}
+    write_json(path, {"source": summary.source, "stages": rows, "metrics": dict(summary.metrics)})
+    return path
+
+
+def _stage_result(name: str, outcome: Outcome) -> StageResult:
+    manifest = outcome.artifact.manifest
+    return StageResult(
+        name=name,
+        status="cached" if outcome.cached else "done",
+        seconds=round(outcome.seconds, 3),
+        cached=outcome.cached,
+        computed_seconds=manifest["seconds"],
+        artifact=f"artifacts/{outcome.artifact.path.name}",
+        digest=outcome.artifact.digest,
+        metrics=manifest["metrics"],
+    )
+
+
+def _busy_seconds(outcomes: Sequence[Outcome]) -> float:
+    """Length of the union of the stages' intervals [s]."""
+    total, reached = 0.0, 0.0
+    for outcome in sorted(outcomes, key=lambda item: item.started):
+        end = outcome.started + outcome.seconds
+        total += max(0.0, end - max(outcome.started, reached))
+        reached = max(reached, end)
+    return total
+
+
+def place_link(link: Path, target: Path) -> None:
+    """Makes `link` a relative link to `target`, replacing one that is there in one move."""
+    import os
+
+    temporary = link.with_name(f".{link.name}.link")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(os.path.relpath(target, link.parent))
+    os.replace(temporary, link)
+
+
+def table(stages: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The stages of a `summary.json` as a terminal table: stage, result, time, cached or not."""
+    from rich.table import Table
+
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for heading, justify in (("stage", "left"), ("result", "left"), ("time", "right"), ("cached", "left")):
+        grid.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for name, row in stages.items():
+        spent = f"{row['seconds']:.1f} s" if not row["cached"] else f"[dim]{row['computed_seconds']:.1f} s"
+        grid.add_row(name, describe(name, row["metrics"]), spent, "[dim]yes" if row["cached"] else "no")
+    return grid

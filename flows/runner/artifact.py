@@ -1,0 +1,236 @@
+"""Artifacts: all that passes between stages. A directory with a manifest, complete or absent, never half-written.
+
+runs/artifacts/pretrain-3f9c0a1b2c4d/
+    manifest.json    inputs, resolved configuration, code version, seeds, metrics, a digest per file, a digest of it all
+    ...              what the stage wrote
+runs/artifacts/pretrain-3f9c0a1b2c4d.partial/    the same while the stage runs; a killed stage resumes from it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robots.errors import HandoffError
+from robots.storage.durable import sync_path, sync_tree, write_atomically
+
+MANIFEST = "manifest.json"
+MANIFEST_DIGEST = "manifest_digest"
+"""Entry of a manifest: sha256 of all its other entries. Artifacts of older versions lack it."""
+_NEEDED = {"kind": str, "stage": str, "digest": str, "inputs": dict, "metrics": dict, "files": dict}
+_SPOILT = "Was it edited? Delete the directory to rebuild it."
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished stage output: what it is, where it lies, and the digest of its content."""
+
+    kind: str
+    path: Path
+    digest: str
+    """sha256 over the names and sha256 of all files but its own manifest."""
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest as written when the artifact was finished."""
+        return read_manifest(self.path)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Reads an artifact's manifest.
+
+    Raises:
+        HandoffError: there is none, it is not JSON, or an entry that every manifest has is missing or of another type.
+    """
+    file = path / MANIFEST
+    try:
+        manifest = json.loads(file.read_bytes().decode())
+    except FileNotFoundError:
+        raise HandoffError(f"artifact {path}: no {MANIFEST}. Is this a finished artifact directory?") from None
+    except UnicodeDecodeError as error:
+        raise HandoffError(f"artifact {path}: {MANIFEST} is not UTF-8 ({error}). {_SPOILT}") from None
+    except ValueError as error:
+        raise HandoffError(f"artifact {path}: {MANIFEST} is not JSON ({error}). {_SPOILT}") from None
+    _check_manifest(path, manifest)
+    return manifest
+
+
+def load_artifact(path: Path) -> Artifact:
+    """Opens a finished artifact after all checks that read no file but its manifest (milliseconds).
+
+    These are: the files that lie there are those of the manifest, with their sizes, and the manifest's digests are
+    those of what it says itself. The content of the files is not read; `verify_artifact` does that.
+
+    Raises:
+        HandoffError: a check failed.
+    """
+    manifest = read_manifest(path)
+    _check_listing(path, manifest)
+    return Artifact(manifest["kind"], path, manifest["digest"])
+
+
+def verify_artifact(path: Path) -> dict[str, Any]:
+    """Re-hashes every file of an artifact and compares all digests, that of the manifest as well.
+
+    This finds damage and careless edits. It does not stop a person who may write there: they can work out all digests
+    anew, as `seal` does. Against them only a signature helps, by a key that they do not have, and Handoff makes none.
+
+    Returns:
+        The manifest, as it was checked.
+
+    Raises:
+        HandoffError: something is not as it was sealed, or an older version sealed it: without `manifest_digest`.
+    """
+    manifest = verify_files(path)
+    if MANIFEST_DIGEST not in manifest:
+        raise HandoffError(
+            f"artifact {path}: its manifest has no digest of its own, so an older version of Handoff made it. Delete "
+            "the directory and run the pipeline again."
+        )
+    return manifest
+
+
+def verify_files(path: Path) -> dict[str, Any]:
+    """Makes the same checks for an artifact of any version, so without those of an older one's manifest.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        HandoffError: something is not as it was sealed.
+    """
+    manifest = read_manifest(path)
+    _check_listing(path, manifest)
+    for name, entry in manifest["files"].items():
+        found = file_digest(path / name)
+        if found != entry["sha256"]:
+            raise HandoffError(
+                f"artifact {path}: {name} has sha256 {found[:12]}, the manifest says {entry['sha256'][:12]}. "
+                "Was it edited after it was built?"
+            )
+    return manifest
+
+
+def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Artifact:
+    """Turns a finished stage's directory into an artifact: hashes, manifest, fsync, one atomic rename.
+
+    Args:
+        partial: what the stage wrote.
+        final: the artifact's place; must not exist.
+        kind: e.g. "episodes", "policy", "bundle".
+        record: what the manifest says beside `kind`, `digest`, `files` and `manifest_digest`; at least `stage`,
+            `inputs` and `metrics`.
+
+    Raises:
+        HandoffError: the stage left a link, or something else that is neither a file nor a folder.
+    """
+    sizes = _sizes(partial)
+    files = {name: {"size": sizes[name], "sha256": file_digest(partial / name)} for name in sorted(sizes)}
+    digest = _content_digest(files)
+    # The digest is that of the manifest as it will be read: keys are strings, and tuples are lists.
+    manifest = json.loads(json.dumps({"kind": kind, "digest": digest, **record, "files": files}))
+    write_json(partial / MANIFEST, {**manifest, MANIFEST_DIGEST: json_digest(manifest)})
+    sync_tree(partial)
+    os.rename(partial, final)
+    sync_path(final.parent)
+    return Artifact(kind, final, digest)
+
+
+def _check_manifest(path: Path, manifest: Any) -> None:
+    if not isinstance(manifest, dict):
+        raise HandoffError(f"artifact {path}: {MANIFEST} holds a {type(manifest).__name__}, expected a map. {_SPOILT}")
+    for key, kind in _NEEDED.items():
+        if not isinstance(manifest.get(key), kind):
+            found = f"is {manifest[key]!r:.40}" if key in manifest else "is missing"
+            raise HandoffError(f"artifact {path}: '{key}' {found} in {MANIFEST}, expected a {kind.__name__}. {_SPOILT}")
+    for name, entry in manifest["files"].items():
+        if not (
+            isinstance(entry, dict) and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
+        ):
+            raise HandoffError(
+                f"artifact {path}: the entry of file {name} is {entry!r:.40} in {MANIFEST}, expected its size and "
+                f"sha256. {_SPOILT}"
+            )
+
+
+def _check_listing(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Compares the manifest with itself, and its files with those that lie there."""
+    listed = manifest["files"]
+    _check_digest(path, "digest", _content_digest(listed), manifest["digest"])
+    if MANIFEST_DIGEST in manifest:
+        rest = {key: value for key, value in manifest.items() if key != MANIFEST_DIGEST}
+        _check_digest(path, MANIFEST_DIGEST, json_digest(rest), manifest[MANIFEST_DIGEST])
+    sizes = _sizes(path)
+    for name, entry in listed.items():
+        size = sizes.get(name)
+        if size != entry["size"]:
+            state = "missing" if size is None else f"{size} bytes"
+            raise HandoffError(
+                f"artifact {path}: {name} is {state}, the manifest says {entry['size']} bytes. {_SPOILT}"
+            )
+    added = sorted(sizes.keys() - listed.keys())
+    if added:
+        raise HandoffError(
+            f"artifact {path}: {len(added)} files are not in its manifest, {added[0]} for one. Were they put there "
+            "after it was built? Remove them, or delete the directory to rebuild it."
+        )
+
+
+def _check_digest(path: Path, key: str, worked_out: str, said: Any) -> None:
+    if worked_out != said:
+        raise HandoffError(
+            f"artifact {path}: '{key}' in {MANIFEST} is {said!s:.12}, worked out from the rest of it "
+            f"{worked_out[:12]}. {_SPOILT}"
+        )
+
+
+def _sizes(root: Path) -> dict[str, int]:
+    """The size of every file below `root` but its own manifest, by its path from there.
+
+    Raises:
+        HandoffError: there is a link, or something else that is neither a file nor a folder.
+    """
+    sizes: dict[str, int] = {}
+    prefix = os.path.join(root, "")
+    pending = [prefix]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                name = entry.path[len(prefix) :]
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    sizes[name] = entry.stat(follow_symlinks=False).st_size
+                else:
+                    what = "a link" if entry.is_symlink() else "neither a file nor a folder"
+                    raise HandoffError(
+                        f"artifact {root}: {name} is {what}, expected files and folders only. Was it put there from "
+                        "outside?"
+                    )
+    sizes.pop(MANIFEST, None)
+    return sizes
+
+
+def _content_digest(files: Mapping[str, Mapping[str, Any]]) -> str:
+    return json_digest({name: entry["sha256"] for name, entry in files.items()})
+
+
+def file_digest(file: Path) -> str:
+    """sha256 of a file's bytes, hex."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def json_digest(value: Any) -> str:
+    """sha256 of a value's canonical JSON, hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Writes JSON so that the file is always whole."""
+    write_atomically(file, (json.dumps(value, indent=1) + "\n").encode())

@@ -1,0 +1,80 @@
+"""Progress on a terminal: a bar per running stage; plain lines when nobody watches live."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any
+
+from robots.interfaces import Progress
+
+LINE_SECONDS = 20.0
+"""Time between two plain lines of one stage when the output is not a terminal."""
+
+
+class Display:
+    """Shows what every stage is doing. Safe to call from several threads; a context manager."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+
+        self._console = Console(stderr=True, soft_wrap=True)
+        self._live = self._console.is_terminal
+        self._bars = Bars(
+            TextColumn("{task.fields[mark]} {task.description:<17}"),
+            BarColumn(28),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
+            console=self._console,
+            refresh_per_second=4,
+            disable=not self._live,
+        )
+        self._tasks: dict[str, Any] = {}
+        self._last: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Display:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def started(self, stage: str) -> Progress:
+        """Announces a stage and returns the `Progress` it may call."""
+        with self._lock:
+            self._tasks[stage] = self._bars.add_task(stage, total=None, mark="[cyan]▸", note="")
+            self._last[stage] = time.monotonic()
+        self._line(f"▸ {stage}")
+
+        def progress(done: int, total: int, note: str = "") -> None:
+            with self._lock:
+                self._bars.update(self._tasks[stage], completed=done, total=total, note=note)
+                due = time.monotonic() - self._last[stage] >= LINE_SECONDS
+                if due:
+                    self._last[stage] = time.monotonic()
+            if due:
+                self._line(f"  {stage}  {done}/{total}  {note}")
+
+        return progress
+
+    def finished(self, stage: str, note: str, mark: str = "✓") -> None:
+        """Marks a stage as done (or failed) with a closing phrase."""
+        colour = {"✓": "[green]", "✗": "[red]"}.get(mark, "[dim]")
+        with self._lock:
+            bar = self._tasks[stage]
+            if mark == "✓":
+                total = self._bars.tasks[bar].total or 1
+                self._bars.update(bar, total=total, completed=total)
+            self._bars.update(bar, mark=colour + mark, note=note)
+            self._bars.stop_task(bar)
+        self._line(f"{mark} {stage}  {note}")
+
+    def _line(self, text: str) -> None:
+        if not self._live:
+            print(text, file=sys.stderr, flush=True)  # noqa: T201  the plain form of the display

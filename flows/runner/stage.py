@@ -1,0 +1,212 @@
+"""Stages: a plain function, its configuration and its inputs; run once, in a process of its own, and cached by content.
+
+Cache key = sha256(resolved configuration + input digests + version of the stage's code), nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from flows.runner.artifact import Artifact, json_digest, load_artifact, read_manifest, seal
+from flows.runner.lock import run_lock, write_lock
+from robots.code_version import ROOT, code_version
+from robots.config import to_plain
+from robots.interfaces import Progress
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One node of a pipeline."""
+
+    name: str
+    kind: str
+    """Kind of artifact it makes."""
+    module: str
+    """Module whose `run(config, inputs: dict[str, Path], out: Path, progress) -> metrics` does the work."""
+    config: Any
+    inputs: Mapping[str, Stage] = field(default_factory=dict)
+    external: Mapping[str, str] = field(default_factory=dict)
+    """Digests of what comes from outside the pipeline, by name."""
+    exclusive: bool = False
+    """Nothing else may run beside it: it measures latency or needs every core."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a stage in one run."""
+
+    artifact: Artifact
+    cached: bool
+    seconds: float
+    started: float
+    """Wall clock [s since the epoch]."""
+
+
+def identity(stage: Stage, digests: Mapping[str, str]) -> dict[str, Any]:
+    """All that the cache key is made of, as it also stands in the manifest.
+
+    Args:
+        stage: the stage.
+        digests: content digest of each input artifact.
+    """
+    return {
+        "stage": stage.name,
+        "config": to_plain(stage.config),
+        "inputs": {**stage.external, **digests},
+        "code": code_version(stage.module),
+    }
+
+
+def artifact_path(root: Path, stage: Stage, key: str) -> Path:
+    """Where the stage's artifact of that cache key lies."""
+    return root / "artifacts" / f"{stage.name}-{key[:12]}"
+
+
+def find_cached(root: Path, stage: Stage, digests: Mapping[str, str]) -> Artifact | None:
+    """The finished artifact for exactly this stage and these inputs, or None."""
+    path = artifact_path(root, stage, json_digest(identity(stage, digests)))
+    return load_artifact(path) if path.exists() else None
+
+
+def run_stage(
+    stage: Stage, inputs: Mapping[str, Artifact], root: Path, progress: Progress, *, isolate: bool = True
+) -> Outcome:
+    """Returns the stage's artifact, computing it only when it is not there yet.
+
+    Args:
+        stage: what to run.
+        inputs: finished artifacts, by the names the stage knows them under.
+        root: the runs folder.
+        progress: told how far the stage is.
+        isolate: run in a spawned process (own threads, own memory) rather than in this one.
+
+    Raises:
+        HandoffError: the stage failed; its partial directory stays and the next attempt resumes from it.
+    """
+    started = time.time()
+    digests = {name: artifact.digest for name, artifact in inputs.items()}
+    record = identity(stage, digests)
+    final = artifact_path(root, stage, json_digest(record))
+    with run_lock(final):
+        if final.exists():
+            return Outcome(load_artifact(final), True, time.time() - started, started)
+        with write_lock(final, progress) as lock:
+            started = time.time()
+            partial = final.with_name(final.name + ".partial")
+            partial.mkdir(parents=True, exist_ok=True)
+            paths = {name: artifact.path.resolve() for name, artifact in inputs.items()}
+            job = (stage.module, stage.config, paths, partial.resolve())
+            if isolate:
+                from flows.runner.isolate import run_isolated
+
+                metrics = run_isolated(stage.name, call_stage, job, progress, lock)
+            else:
+                with lock.held():
+                    metrics = call_stage(*job, progress)
+            seconds = time.time() - started
+            manifest = {**record, **_made(record, inputs, final, metrics, seconds)}
+            return Outcome(seal(partial, final, stage.kind, manifest), False, seconds, started)
+
+
+def _made(
+    record: Mapping[str, Any], inputs: Mapping[str, Artifact], final: Path, metrics: dict[str, Any], seconds: float
+) -> dict[str, Any]:
+    """What the manifest says of how the artifact was made, beside all that the cache key is made of."""
+    return {
+        "input_paths": {name: os.path.relpath(artifact.path, final) for name, artifact in inputs.items()},
+        "seeds": _seeds(record["config"]),
+        "metrics": metrics,
+        "seconds": round(seconds, 3),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "environment": _environment(),
+    }
+
+
+def call_stage(module: str, config: Any, inputs: Mapping[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+    """Runs a stage's plain function in this process."""
+    return import_module(module).run(config, dict(inputs), out, progress)
+
+
+def explain_miss(root: Path, stage: Stage, digests: Mapping[str, str]) -> str:
+    """Why no artifact fits: what changed since the newest artifact of the same stage."""
+    wanted = identity(stage, digests)
+    older = [read_manifest(path) for path in _finished(root, stage)]
+    if not older:
+        return "never run"
+    latest = max(older, key=lambda manifest: manifest["finished"])
+    changes = [
+        *_differences("", latest["config"], wanted["config"]),
+        *_differences("", latest["inputs"], wanted["inputs"]),
+    ]
+    if latest["code"] != wanted["code"]:
+        changes.append("code changed")
+    return ", ".join(changes[:4]) + (f" and {len(changes) - 4} more" if len(changes) > 4 else "")
+
+
+def is_partial(root: Path, stage: Stage, digests: Mapping[str, str]) -> bool:
+    """Whether an interrupted attempt lies there to be resumed."""
+    path = artifact_path(root, stage, json_digest(identity(stage, digests)))
+    return path.with_name(path.name + ".partial").exists()
+
+
+def _finished(root: Path, stage: Stage) -> Iterator[Path]:
+    for path in (root / "artifacts").glob(f"{stage.name}-*"):
+        if path.suffix == "" and (path / "manifest.json").exists():
+            yield path
+
+
+def _differences(prefix: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return [
+            change
+            for key in sorted({*old, *new})
+            for change in _differences(f"{prefix}.{key}" if prefix else key, old.get(key), new.get(key))
+        ]
+    return [] if old == new else [f"{prefix} {_short(old)} → {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 14 else text[:12] + "…"
+
+
+def _seeds(config: Any) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if "seed" in key} if isinstance(config, Mapping) else {}
+
+
+def _environment() -> dict[str, Any]:
+    import platform
+
+    packages = ("torch", "diffusers", "zarr", "mujoco", "onnxruntime", "gym-pusht", "franky-control")
+    return {
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "commit": _commit(),
+        **{name: _installed(name) for name in packages},
+    }
+
+
+def _installed(package: str) -> str:
+    """The package's version; franky-control, for one, is not to be had for every machine."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    import subprocess
+
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown (git is not installed)"
+    return result.stdout.strip() or "unknown (not a git checkout)"

@@ -1,0 +1,112 @@
+"""Regression of a one-step student on its teacher's chunks from the same noise. Torch side of `policies.distillation.one_step`.
+
+Shape suffixes: B batch, P pairs in the table, H horizon, A action.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from policies.checkpoint import read_state, save_state
+from policies.data.windows import Windows, shuffled_batch
+from policies.distillation.config import DistilConfig
+from policies.families.diffusion import DiffusionPolicy
+from policies.policy import Observed
+from policies.samplers.ddim import ddim_steps
+from policies.training.loop import Objective, autocast, rng
+from robots.interfaces import Progress
+
+TABLE = "targets.pt"
+_NOISE = 1 << 60
+"""First number of the draws of noise, one per pass of the teacher."""
+
+
+class Targets(NamedTuple):
+    """The teacher's answers: pair p belongs to window p modulo the number of windows."""
+
+    noise_PHA: Tensor
+    chunk_PHA: Tensor
+    """Normalised."""
+    cpu_seconds: float
+    """Processor time that they took."""
+
+
+def student_of(expert: DiffusionPolicy) -> DiffusionPolicy:
+    """A trainable copy of the teacher that samples in one step; a regression, so without dropout."""
+    sizes = replace(expert.config, inference_steps=1)
+    student = DiffusionPolicy(sizes, expert.shapes)
+    student.load_state_dict(expert.state_dict())
+    return student.eval().to(expert.device)
+
+
+@torch.no_grad()
+def make_targets(
+    config: DistilConfig,
+    expert: DiffusionPolicy,
+    windows: Windows,
+    precision: str,
+    identity: str,
+    out: Path,
+    progress: Progress,
+) -> Targets:
+    """Samples the teacher on every pair of the table, going on from what a killed run left in `out`."""
+    device, size = windows.chunk_NHA.device, config.teacher_batch
+    passes = -(-config.targets // size)
+    chunk_PHA = torch.empty(passes * size, *expert.chunk_shape)
+    state = read_state(out / TABLE, identity)
+    done, spent = (state["passes"], state["cpu_seconds"]) if state else (0, 0.0)
+    if state:
+        chunk_PHA[: done * size] = state["chunks"]
+    noise_PHA = torch.cat([_noise(config, expert, number) for number in range(passes)])
+    started, saved = time.process_time(), time.monotonic()
+    for number in range(done, passes):
+        rows = slice(number * size, (number + 1) * size)
+        window_B = torch.arange(rows.start, rows.stop, device=device) % len(windows)
+        with autocast(precision, device):
+            sample = expert.sample(windows.observations(window_B), noise_PHA[rows].to(device))
+        chunk_PHA[rows] = sample.float().cpu()
+        progress(number + 1, passes, "teacher's chunks")
+        last = number + 1 == passes
+        if last or time.monotonic() - saved >= config.training.checkpoint_seconds:
+            seconds = spent + time.process_time() - started
+            chunks = chunk_PHA[: rows.stop].clone()
+            save_state(
+                out / TABLE, {"identity": identity, "passes": number + 1, "cpu_seconds": seconds, "chunks": chunks}
+            )
+            saved = time.monotonic()
+    seconds = spent + time.process_time() - started
+    return Targets(noise_PHA.to(device), chunk_PHA.to(device), seconds)
+
+
+def same_noise_objective(
+    student: DiffusionPolicy, windows: Windows, targets: Targets, batch_size: int, seed: int, precision: str
+) -> Objective[tuple[Observed, Tensor, Tensor]]:
+    """Mean squared distance of the student's chunk, before clipping, from the teacher's, over each update's batch."""
+    device = windows.chunk_NHA.device
+    (step_,) = ddim_steps(student.config.train_timesteps, 1)
+
+    def batch(step: int) -> tuple[Observed, Tensor, Tensor]:
+        pair_B = torch.from_numpy(shuffled_batch(batch_size, len(targets.chunk_PHA), step, seed)).to(device)
+        return windows.observations(pair_B % len(windows)), targets.noise_PHA[pair_B], targets.chunk_PHA[pair_B]
+
+    def loss(batch: tuple[Observed, Tensor, Tensor], step: int) -> Tensor:
+        observed, noise_BHA, target_BHA = batch
+        level_B = torch.full((len(noise_BHA),), step_.timestep, device=device)
+        with autocast(precision, device):
+            velocity_BHA = student.denoise(student.encoder(observed))(noise_BHA, level_B)
+        return mse_loss(step_.alpha * noise_BHA - step_.sigma * velocity_BHA.float(), target_BHA)
+
+    return Objective(batch, loss)
+
+
+def _noise(config: DistilConfig, expert: DiffusionPolicy, number: int) -> Tensor:
+    draw = rng(config.training.seed, _NOISE + number)
+    return torch.from_numpy(draw.standard_normal((config.teacher_batch, *expert.chunk_shape), dtype=np.float32))

@@ -1,0 +1,125 @@
+"""The diffusion policy: encoders, denoiser and sampler between the normalisers of `ChunkPolicy`.
+
+With `objective: flow` the same networks learn flow matching (Lipman et al. 2023) at the K times 1/K, 2/K .. 1; the
+network is told the number of the time, as it is told the noise level.
+
+Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K noise levels.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from policies.card import Shapes
+from policies.networks.mlp import MlpDenoiser
+from policies.networks.observation_encoder import ObservationEncoder
+from policies.networks.transformer import TransformerDenoiser
+from policies.networks.unet import UnetDenoiser
+from policies.policy import Batch, ChunkPolicy, Observed, repeatable_dropout
+from policies.policy_config import DiffusionPolicyConfig, MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
+from policies.samplers.chain import Denoise
+from policies.samplers.ddim import NoiseSchedule, cosine_schedule, ddim_sample, ddim_steps
+from policies.samplers.flow_matching import flow_example
+from robots.errors import HandoffError
+
+
+class DiffusionPolicy(ChunkPolicy):
+    """Denoises a chunk from noise, given the observation; see `ChunkPolicy`."""
+
+    alpha_K: Tensor
+    sigma_K: Tensor
+
+    def __init__(self, config: DiffusionPolicyConfig, shapes: Shapes) -> None:
+        super().__init__(config, shapes)
+        self.config = config
+        self.encoder = ObservationEncoder(config, shapes)
+        condition = (config.n_obs_steps, shapes.observation + self.encoder.features)
+        self.denoiser = new_denoiser(config.network, self.chunk_shape, condition, config.train_timesteps)
+        schedule = cosine_schedule(config.train_timesteps)
+        self.register_buffer("alpha_K", schedule.alpha_K, persistent=False)
+        self.register_buffer("sigma_K", schedule.sigma_K, persistent=False)
+        self.set_sampler_steps(config.inference_steps)
+
+    def set_sampler_steps(self, steps: int) -> None:
+        """Samples in `steps` steps from now on.
+
+        Raises:
+            HandoffError: they do not divide the schedule.
+        """
+        self.steps = ddim_steps(self.config.train_timesteps, steps)
+
+    @property
+    def sampler(self) -> str:
+        """See `ChunkPolicy.sampler`."""
+        if len(self.steps) == 1:
+            return "one-step"
+        return f"{'ddim' if self.config.objective == 'diffusion' else 'flow'}-{len(self.steps)}"
+
+    def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
+        """Normalised observation to normalised chunk (B, H, A)."""
+        denoise = self.denoise(self.encoder(observed))
+        if self.config.objective == "diffusion":
+            return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
+        sample_BHA, count = noise_BHA, len(self.steps)
+        for number in range(count):
+            level_B = torch.full((len(noise_BHA),), self._level(1.0 - number / count), device=noise_BHA.device)
+            sample_BHA = sample_BHA - denoise(sample_BHA, level_B) / count
+        return sample_BHA.clamp(-self.config.clip, self.config.clip)
+
+    def denoise(self, condition_BTO: Tensor) -> Denoise:
+        """The network, given what the encoder made of an observation: (noisy (B, H, A), level (B,)) to velocity."""
+
+        def denoise(noisy_BHA: Tensor, level_B: Tensor) -> Tensor:
+            return self.denoiser(noisy_BHA, level_B, condition_BTO)
+
+        return denoise
+
+    def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
+        """Mean squared error of the predicted velocity at levels drawn uniformly."""
+        clean_BHA, device = batch.chunk_BHA, batch.chunk_BHA.device
+        level_B = torch.from_numpy(draw.integers(0, self.config.train_timesteps, len(clean_BHA))).to(device)
+        noise_BHA = torch.from_numpy(draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)).to(device)
+        if self.config.objective == "diffusion":
+            schedule = NoiseSchedule(self.alpha_K, self.sigma_K)
+            noisy_BHA, velocity_BHA = schedule.diffuse(clean_BHA, noise_BHA, level_B)
+        else:
+            time_B = (level_B + 1.0) / self.config.train_timesteps
+            noisy_BHA, velocity_BHA = flow_example(clean_BHA, noise_BHA, time_B)
+        drops = self.training and isinstance(self.config.network, TransformerConfig)
+        with repeatable_dropout(draw, device) if drops else nullcontext():
+            condition_BTO = self.encoder(batch.observed, draw if self.training else None)
+            predicted_BHA = self.denoiser(noisy_BHA, level_B, condition_BTO)
+        return mse_loss(predicted_BHA.float(), velocity_BHA)
+
+    def _level(self, time: float) -> int:
+        return round(time * self.config.train_timesteps) - 1
+
+
+def new_denoiser(
+    network: NetworkConfig, chunk: tuple[int, int], observation: tuple[int, int], timesteps: int
+) -> nn.Module:
+    """An untrained network: noisy chunk (B, H, A), noise level (B,), observation (B, T, O) to velocity (B, H, A).
+
+    Args:
+        network: which, and its sizes.
+        chunk: (H, A).
+        observation: (T, O).
+        timesteps: noise levels of the schedule.
+
+    Raises:
+        HandoffError: the sizes do not fit together.
+    """
+    if not observation[1]:
+        raise HandoffError("policy: it observes nothing. Name observation_fields, image_fields or point_fields.")
+    match network:
+        case MlpConfig():
+            return MlpDenoiser(chunk, observation, timesteps, network.width, network.blocks, network.time_embedding)
+        case UnetConfig():
+            return UnetDenoiser(chunk, observation, timesteps, network)
+        case TransformerConfig():
+            return TransformerDenoiser(chunk, observation, timesteps, network)

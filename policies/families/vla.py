@@ -1,0 +1,98 @@
+"""The vision-language-action policy: a backbone that sees and reads, and an action expert that samples the chunk.
+
+Followed are pi0 (arXiv 2410.24164) and SmolVLA (arXiv 2506.01844); the headers of `policies.networks.vlm` and
+`policies.networks.action_expert` say where which. The chunk is learned by flow matching with times that favour noise,
+and sampled by Euler's method. Actions and state have the robot's own number of entries, where both systems pad them to
+32, and the loss is the mean over the actions inside their episode, where SmolVLA's code counts the others as 0.
+
+Shape suffixes: B batch, H horizon, A action.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from policies.card import Shapes
+from policies.families.vision_language import VisionLanguagePolicy
+from policies.networks.action_expert import ActionExpert, Seen
+from policies.networks.vlm import positions
+from policies.policy import Batch, Observed, repeatable_dropout
+from policies.policy_config import VlaConfig
+from policies.samplers.chain import Denoise, sample
+from policies.samplers.flow_matching import flow_example, ode_grid, training_time
+
+
+class VlaPolicy(VisionLanguagePolicy):
+    """Flows a chunk from noise, given pictures, an instruction and the state; see `VisionLanguagePolicy`."""
+
+    def __init__(self, config: VlaConfig, shapes: Shapes, saved: Path | None = None) -> None:
+        super().__init__(config, shapes, saved)
+        self.config = config
+        self.expert = ActionExpert(
+            self.backbone, shapes.action, config.expert_width, config.expert_layers, config.self_attention_every
+        )
+        self._freeze_unread()
+        self.set_sampler_steps(config.inference_steps)
+
+    def set_sampler_steps(self, steps: int) -> None:
+        """Samples in `steps` steps from now on.
+
+        Raises:
+            HandoffError: no step.
+        """
+        self.grid = ode_grid(steps)
+
+    @property
+    def sampler(self) -> str:
+        """See `ChunkPolicy.sampler`."""
+        return "one-step" if len(self.grid) == 1 else f"flow-{len(self.grid)}"
+
+    def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
+        """Normalised observation to normalised chunk (B, H, A)."""
+        return sample(self.denoise(self.see(observed)), noise_BHA, self.grid.to(noise_BHA.device))
+
+    def see(self, observed: Observed) -> Seen:
+        """The backbone's keys and values, worked out once and read by every step of the sampler."""
+        prefix = self.prefix(observed)
+        key_values = self.backbone.forward_prefix(prefix)
+        order_BH = torch.arange(self.chunk_shape[0], device=prefix.mask_BL.device).expand(len(prefix.mask_BL), -1)
+        last_B = positions(prefix.mask_BL)[:, -1:]
+        return Seen(
+            tuple(key_values[number] for number in self.expert.read),
+            prefix.mask_BL,
+            self.backbone.rotary(last_B + 1 + order_BH),
+            self.backbone.rotary(order_BH),
+        )
+
+    def denoise(self, seen: Seen) -> Denoise:
+        """The expert, given what is seen: (noisy (B, H, A), time (B,)) to velocity."""
+
+        def denoise(noisy_BHA: Tensor, time_B: Tensor) -> Tensor:
+            return self.expert(noisy_BHA, time_B, seen)
+
+        return denoise
+
+    def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
+        """Mean squared error of the predicted velocity over the actions inside their episode."""
+        clean_BHA, device = batch.chunk_BHA, batch.chunk_BHA.device
+        uniform_B = torch.from_numpy(draw.random(len(clean_BHA), dtype=np.float32)).to(device)
+        noise_BHA = torch.from_numpy(draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)).to(device)
+        time_B = training_time(uniform_B, "beta")
+        noisy_BHA, velocity_BHA = flow_example(clean_BHA, noise_BHA, time_B)
+        with repeatable_dropout(draw, device):
+            predicted_BHA = self.denoise(self.see(batch.observed))(noisy_BHA, time_B)
+        error_BH = (predicted_BHA - velocity_BHA).square().mean(dim=-1)
+        inside_BH = (~batch.padded_BH).float()
+        return (error_BH * inside_BH).sum() / inside_BH.sum().clamp(min=1.0)
+
+    def _freeze_unread(self) -> None:
+        """The expert reads keys and values only, so in the last layer nothing behind those would ever learn."""
+        last = self.backbone.text_layers()[-1]
+        for part in (self.backbone.text.norm, last.mlp, last.post_attention_layernorm):
+            part.requires_grad_(False)
+        last.self_attn.q_proj.requires_grad_(False)  # type: ignore[union-attr]
+        last.self_attn.o_proj.requires_grad_(False)  # type: ignore[union-attr]

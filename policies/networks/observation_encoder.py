@@ -1,0 +1,105 @@
+"""Pictures and point clouds to vectors beside the observed one: what the policies' networks are conditioned on.
+
+Every entry of a point is mapped to [-1, 1] by the range of the demonstrations, as in the released 3D Diffusion Policy
+(Ze et al., RSS 2024); the paper does not say. Pictures need no statistics.
+
+Shape suffixes: B batch, T observed steps, O observation, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from policies.card import Shapes
+from policies.networks.image_encoder import ImageEncoder, check_crop, random_corners
+from policies.networks.point_encoder import PointCloudEncoder
+from policies.normalize import MinMaxNormalizer, MinMaxStatistics
+from policies.policy_config import EncodedPolicyConfig
+from robots.errors import HandoffError
+
+if TYPE_CHECKING:
+    from policies.policy import Observed
+
+
+class ObservationEncoder(nn.Module):
+    """One encoder per camera and per point cloud; without either it hands the vector through.
+
+    Args:
+        config: which sensors, and the sizes of their encoders.
+        shapes: of the sensors' data.
+
+    Raises:
+        HandoffError: a sensor without data, or pictures smaller than the crop.
+    """
+
+    def __init__(self, config: EncodedPolicyConfig, shapes: Shapes) -> None:
+        super().__init__()
+        image, point = config.image_encoder, config.point_encoder
+        missing = sorted({*config.image_fields, *config.point_fields} - shapes.sensors.keys())
+        if missing:
+            raise HandoffError(
+                f"policy: no data of the sensors {missing}, there are {sorted(shapes.sensors)}. Another task?"
+            )
+        for name in config.image_fields:
+            check_crop(shapes.sensors[name][:2], image.crop)
+        self.crop = image.crop
+        self.images = nn.ModuleDict(
+            {
+                name: ImageEncoder(image.crop, image.keypoints, image.features, image.channels)
+                for name in config.image_fields
+            }
+        )
+        self.points = nn.ModuleDict(
+            {
+                name: PointCloudEncoder(shapes.sensors[name][-1], point.widths, point.features)
+                for name in config.point_fields
+            }
+        )
+        self.normalize_points = nn.ModuleDict(
+            {name: MinMaxNormalizer(shapes.sensors[name][-1]) for name in config.point_fields}
+        )
+        self.features = len(self.images) * image.features + len(self.points) * point.features
+        """F, numbers that it adds to the vector of one step."""
+
+    def fit_sensors(self, episodes: Iterable[Mapping[str, np.ndarray]]) -> None:
+        """Takes the range of the points over, one episode after another.
+
+        Args:
+            episodes: per point cloud (steps, points, entries); further sensors are not looked at.
+
+        Raises:
+            HandoffError: no data, an entry that is not finite, or a point cloud that is missing.
+        """
+        normalizers = {name: part for name, part in self.normalize_points.items() if isinstance(part, MinMaxNormalizer)}
+        statistics = {name: MinMaxStatistics(len(part.centre)) for name, part in normalizers.items()}
+        for episode in episodes if statistics else ():
+            for name, seen in statistics.items():
+                seen.update(episode[name].reshape(-1, episode[name].shape[-1]))
+        for name, part in normalizers.items():
+            part.fit(statistics[name])
+
+    def forward(self, observed: Observed, draw: np.random.Generator | None = None) -> Tensor:
+        """(B, T, O + F).
+
+        Args:
+            observed: see `Observed`.
+            draw: where the places of random crops come from; None crops in the middle.
+        """
+        parts = [observed.vector_BTO]
+        for name, encoder in self.images.items():
+            image_BTHWC = observed.sensors[name]
+            corner_BT2 = None
+            if draw is not None:
+                generator = torch.Generator().manual_seed(int(draw.integers(1 << 62)))
+                rows, steps, height, width = image_BTHWC.shape[:4]
+                corner_BT2 = random_corners((rows, steps), (height, width), self.crop, generator)
+                corner_BT2 = corner_BT2.to(image_BTHWC.device)
+            parts.append(encoder(image_BTHWC, corner_BT2))
+        for name, encoder in self.points.items():
+            parts.append(encoder(self.normalize_points[name](observed.sensors[name])))
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else observed.vector_BTO

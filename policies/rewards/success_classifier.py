@@ -1,0 +1,338 @@
+"""The network of the success classifier, its files and its ONNX graph. See `policies.rewards.train_success_classifier`.
+
+Shape suffixes: B batch, C channels, H height, W width, E spatial embeddings, S entries of all vectors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from policies.normalize import StandardNormalizer
+from policies.rewards.config import ClassifierConfig, SuccessCard
+from robots.config import to_plain, validate
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+from robots.storage.durable import explain_write_errors, write_atomically
+from robots.success import SUCCESS_KEY, SuccessContract
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx
+
+CARD, WEIGHTS = "success.json", "success.safetensors"
+_GROUP = 8
+"""Channels per group of a GroupNorm, at most."""
+
+
+class PictureEncoder(nn.Module):
+    """Convolutions that halve the picture, then learned weightings of places, as in HIL-SERL's encoders."""
+
+    place_ECHW: Tensor
+
+    def __init__(self, height: int, width: int, channels: tuple[int, ...], embeddings: int) -> None:
+        """For pictures of one size.
+
+        Raises:
+            HandoffError: the picture is too small to be halved so often.
+        """
+        super().__init__()
+        if min(height, width) < 2 ** len(channels):
+            raise HandoffError(
+                f"success classifier: a picture of {height} x {width} cannot be halved {len(channels)} times, expected "
+                f"at least {2 ** len(channels)} pixels either way."
+            )
+        layers: list[nn.Module] = []
+        for before, after in zip((3, *channels[:-1]), channels, strict=True):
+            groups = max(1, after // _GROUP)
+            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(groups, after), nn.ReLU()]
+            height, width = (height + 1) // 2, (width + 1) // 2
+        self.convolutions = nn.Sequential(*layers)
+        scale = (height * width) ** -0.5
+        self.place_ECHW = nn.Parameter(scale * torch.randn(embeddings, channels[-1], height, width))
+
+    def forward(self, picture_BCHW: Tensor) -> Tensor:
+        """Pictures in [0, 1] to `(B, E * C)`."""
+        return torch.einsum("bchw,echw->bec", self.convolutions(picture_BCHW), self.place_ECHW).flatten(1)
+
+
+class SuccessClassifier(nn.Module):
+    """Observation to one logit; a mapping of fields to `(B, ...)` tensors in, `(B,)` out."""
+
+    def __init__(
+        self,
+        observation: Mapping[str, FieldSpec],
+        config: ClassifierConfig,
+        encoders: Mapping[str, nn.Module] | None = None,
+    ) -> None:
+        """With new weights, but for `encoders`, per picture a module from `(B, 3, H, W)` in [0, 1] to `(B, F)`.
+
+        Raises:
+            HandoffError: an encoder for no picture, a picture of a shape that is none, or a difference of vectors that
+                are not there.
+        """
+        super().__init__()
+        encoders = encoders or {}
+        self.pictures = [name for name, spec in observation.items() if spec.unit == "u8"]
+        self.vectors = [name for name in observation if name not in self.pictures]
+        self.observation = dict(observation)
+        unknown = sorted(set(encoders) - set(self.pictures))
+        if unknown or not observation:
+            raise HandoffError(f"success classifier: encoders for {unknown}, its pictures are {self.pictures}.")
+        self.encoders, self.reductions = nn.ModuleDict(), nn.ModuleDict()
+        for name in self.pictures:
+            height, width = _size(name, observation[name])
+            encoder = encoders.get(name)
+            if encoder is None:
+                encoder = PictureEncoder(height, width, config.channels, config.embeddings)
+            self.encoders[name] = encoder
+            self.reductions[name] = _reduction(_width(encoder, height, width), config.picture_width)
+        width = len(self.pictures) * config.picture_width
+        self.differences = _checked_differences(config.differences, {n: observation[n] for n in self.vectors})
+        self.close_ups = _checked_close_ups(config.close_ups, self.vectors)
+        if self.vectors:
+            hidden = {name for pair in config.differences for name in pair if config.differences_only}
+            self.shown = [name for name in self.vectors if name not in hidden]
+            size = sum(prod(observation[name].shape) for name in self.shown)
+            size += sum(count for _, _, count in self.differences)
+            size += sum(prod(observation[name].shape) for name, _ in self.close_ups)
+            self.normalize = StandardNormalizer((size,))
+            self.reduce_vectors = _reduction(size, config.vector_width)
+            width += config.vector_width
+        layers: list[nn.Module] = []
+        for hidden in config.hidden:
+            layers += [nn.Linear(width, hidden), nn.Dropout(config.dropout), nn.LayerNorm(hidden), nn.ReLU()]
+            width = hidden
+        self.head = nn.Sequential(*layers, nn.Linear(width, 1))
+
+    def fit(self, fields: Mapping[str, np.ndarray]) -> None:
+        """Takes the scale of the vectors from `fields`, `(M, ...)` each."""
+        if self.vectors:
+            flat = {name: fields[name].reshape(len(fields[name]), -1) for name in self.vectors}
+            apart = [flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences]
+            near = [np.tanh(flat[name] / scale) for name, scale in self.close_ups]
+            self.normalize.fit(np.concatenate([*(flat[name] for name in self.shown), *apart, *near], axis=1))
+
+    def train(self, mode: bool = True) -> SuccessClassifier:
+        """Training or evaluation mode; frozen encoders stay in the latter, or their batch statistics would drift."""
+        super().train(mode)
+        for encoder in self.encoders.values():
+            if not any(parameter.requires_grad for parameter in encoder.parameters()):
+                encoder.eval()
+        return self
+
+    def forward(self, fields: dict[str, Tensor]) -> Tensor:
+        """Logits `(B,)`; pictures are uint8 `(B, H, W, 3)`, vectors float32."""
+        parts = []
+        for name in self.pictures:
+            picture_BCHW = fields[name].permute(0, 3, 1, 2).float() / 255.0
+            parts.append(self.reductions[name](self.encoders[name](picture_BCHW)))
+        if self.vectors:
+            flat = {name: fields[name].flatten(1) for name in self.vectors}
+            apart = [flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences]
+            near = [torch.tanh(flat[name] / scale) for name, scale in self.close_ups]
+            shown = torch.cat([*(flat[name] for name in self.shown), *apart, *near], dim=1)
+            parts.append(self.reduce_vectors(self.normalize(shown)))
+        return self.head(torch.cat(parts, dim=1))[:, 0]
+
+
+def probabilities(classifier: SuccessClassifier, fields: Mapping[str, np.ndarray], batch: int = 512) -> np.ndarray:
+    """`(M,)` float32 probabilities of success of M observations; leaves the classifier in evaluation mode."""
+    classifier.eval()
+    device = next(classifier.parameters()).device
+    size = len(next(iter(fields.values())))
+    parts = [np.zeros(0, dtype=np.float32)]
+    with torch.no_grad():
+        for first in range(0, size, batch):
+            rows = {name: values[first : first + batch] for name, values in fields.items()}
+            parts.append(torch.sigmoid(classifier(to_tensors(rows, device))).float().cpu().numpy())
+    return np.concatenate(parts)
+
+
+def to_tensors(fields: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
+    """Pictures stay uint8, everything else becomes float32."""
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in fields.items()}
+    return {name: (t if t.dtype == torch.uint8 else t.float()).to(device) for name, t in tensors.items()}
+
+
+def shifted(pictures: np.ndarray, most: int, draw: np.random.Generator) -> np.ndarray:
+    """`(B, H, W, 3)`, each shifted by up to `most` pixels either way, the edge repeated (DrQ, arXiv 2004.13649)."""
+    b, height, width, _ = pictures.shape
+    down, right = draw.integers(-most, most + 1, size=(2, b, 1))
+    row_BH = np.clip(np.arange(height) + down, 0, height - 1)
+    column_BW = np.clip(np.arange(width) + right, 0, width - 1)
+    return pictures[np.arange(b)[:, None, None], row_BH[:, :, None], column_BW[:, None, :]]
+
+
+def digest_weights(module: nn.Module) -> str:
+    """Hex sha256 of all weights and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def save_classifier(path: Path, card: SuccessCard, classifier: SuccessClassifier) -> None:
+    """Writes the classifier into the directory `path`; the card, which makes it one, last."""
+    from safetensors.torch import save
+
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in classifier.state_dict().items()}
+    with explain_write_errors(path, "the success classifier was not saved"):
+        write_atomically(path / WEIGHTS, save(state))
+        write_atomically(path / CARD, json.dumps(to_plain(card), indent=2).encode())
+
+
+def load_classifier(
+    path: Path, encoders: Mapping[str, nn.Module] | None = None
+) -> tuple[SuccessClassifier, SuccessCard]:
+    """Reads `save_classifier` back, in evaluation mode, on the CPU.
+
+    Args:
+        path: its directory.
+        encoders: modules of the form that was handed in when it was trained; their weights are replaced.
+
+    Raises:
+        HandoffError: none is there, it is damaged or of another version, or encoders are missing.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        card = validate(SuccessCard, json.loads((path / CARD).read_text()), CARD)
+        weights = load_file(path / WEIGHTS)
+    except FileNotFoundError as error:
+        raise HandoffError(
+            f"{path}: no {Path(str(error.filename or WEIGHTS)).name}. Did the training finish?"
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
+        raise HandoffError(f"{path}: damaged classifier ({error}). Was a file cut short by a copy?") from None
+    if card.version != 1:
+        raise HandoffError(f"{path / CARD}: version {card.version}, this build reads 1. Train it again.")
+    given = sorted(encoders or ())
+    if given != sorted(card.foreign_encoders):
+        raise HandoffError(f"{path}: encoders are handed in for {given}, expected {list(card.foreign_encoders)}.")
+    classifier = SuccessClassifier(card.observation, card.model, encoders)
+    try:
+        classifier.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise HandoffError(f"{path / WEIGHTS}: other weights than {CARD} describes ({reason}).") from None
+    return classifier.eval(), card
+
+
+def to_onnx(classifier: SuccessClassifier, card: SuccessCard, opset: int = 21) -> onnx.ModelProto:
+    """One graph: the fields by name in, `probability` (B,) out, a dynamic batch.
+
+    Its metadata hold the `SuccessContract`. The classifier is on the CPU.
+    """
+    import logging
+    import warnings
+
+    batch = torch.export.Dim("batch", min=1)
+    example = {
+        name: torch.zeros(2, *spec.shape, dtype=torch.uint8 if name in classifier.pictures else torch.float32)
+        for name, spec in classifier.observation.items()
+    }
+    exporter = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)  # it warns that torchvision, which Handoff does without, is absent
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch about its own deprecations, and that all inputs share a batch
+            program = torch.onnx.export(
+                _Probability(classifier).eval(),
+                kwargs={"fields": example},
+                dynamo=True,
+                input_names=list(example),
+                output_names=["probability"],
+                dynamic_shapes={"fields": {name: {0: batch} for name in example}},
+                opset_version=opset,
+                verbose=False,
+            )
+    finally:
+        exporter.setLevel(level)
+    assert program is not None
+    model = program.model_proto
+    entry = model.metadata_props.add()
+    contract = SuccessContract(
+        task=card.task,
+        rate_hz=card.rate_hz,
+        observation=card.observation,
+        detector=card.detector,
+        training_data=card.training_data,
+    )
+    entry.key, entry.value = SUCCESS_KEY, contract.to_json()
+    return model
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Torch's own random streams begin at `seed` within, and go on as before after."""
+    devices = [device] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+class _Probability(nn.Module):
+    def __init__(self, classifier: SuccessClassifier) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, fields: dict[str, Tensor]) -> Tensor:
+        return torch.sigmoid(self.classifier(fields))
+
+
+def _checked_differences(
+    differences: tuple[tuple[str, str], ...], vectors: Mapping[str, FieldSpec]
+) -> list[tuple[str, str, int]]:
+    """(first, second, entries) of every difference."""
+    found = []
+    for first, second in differences:
+        if first not in vectors or second not in vectors:
+            raise HandoffError(
+                f"success classifier: no difference of '{first}' and '{second}', its vectors are {sorted(vectors)}."
+            )
+        found.append((first, second, min(prod(vectors[first].shape), prod(vectors[second].shape))))
+    return found
+
+
+def _checked_close_ups(close_ups: tuple[tuple[str, float], ...], vectors: list[str]) -> tuple[tuple[str, float], ...]:
+    for name, scale in close_ups:
+        if name not in vectors or not scale > 0.0:
+            raise HandoffError(
+                f"success classifier: no close-up of '{name}' at scale {scale}, its vectors are {sorted(vectors)} and "
+                "scales are above 0."
+            )
+    return close_ups
+
+
+def _reduction(before: int, after: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(before, after), nn.LayerNorm(after), nn.Tanh())
+
+
+def _size(name: str, spec: FieldSpec) -> tuple[int, int]:
+    if len(spec.shape) != 3 or spec.shape[2] != 3:
+        raise HandoffError(f"success classifier: picture '{name}' has shape {spec.shape}, expected (height, width, 3).")
+    return spec.shape[0], spec.shape[1]
+
+
+def _width(encoder: nn.Module, height: int, width: int) -> int:
+    """Entries that `encoder` gives for a picture."""
+    mode = encoder.training
+    with torch.no_grad():
+        out = encoder.eval()(torch.zeros(1, 3, height, width))
+    encoder.train(mode)
+    if out.ndim != 2:
+        raise HandoffError(f"success classifier: an encoder answers {tuple(out.shape)}, expected (B, F).")
+    return out.shape[1]

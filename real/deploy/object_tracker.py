@@ -1,0 +1,113 @@
+"""Where the thing is that is to be moved: its pose on the board, from a tracker that sees it.
+
+The tracker is a websocket server of the lab; every frame that it sends is a msgpack map (`robots.wire.policy`) with `pose`,
+the x and y [m] and angle [rad] on the board. Frames must keep coming: an arm is not led by where something was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+import numpy as np
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidURI
+from websockets.sync.client import connect
+
+from robots.config import config
+from robots.errors import HandoffError, SafetyError
+from robots.wire.policy import unpack
+
+
+@config
+class TrackerConfig:
+    """Which tracker, and how old its word may be."""
+
+    uri: str = ""
+    """ws:// or wss://, host and port; empty: there is none."""
+    max_age: float = 0.25
+    """Age of the newest pose from which on it says nothing any more [s]."""
+    first_seconds: float = 5.0
+    """For the first pose to come [s]."""
+    wait: float = 0.2
+    """From a lost connection to the next attempt [s]."""
+
+
+class RemoteTracker:
+    """Connects, again and again, and keeps the newest pose; a context manager.
+
+    Args:
+        config: see there.
+    """
+
+    def __init__(self, config: TrackerConfig) -> None:
+        self._config = config
+        self._closing = threading.Event()
+        self._newest: tuple[np.ndarray, float] | None = None
+        self._trouble = "no frame has come"
+        self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
+
+    def __enter__(self) -> RemoteTracker:
+        self._thread.start()
+        deadline = time.monotonic() + self._config.first_seconds
+        while self._newest is None:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                self._closing.set()
+                raise HandoffError(
+                    f"tracker {self._config.uri}: no pose within {self._config.first_seconds} s ({self._trouble}). Is "
+                    "it running, does it see the board?"
+                )
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._closing.set()
+        self._thread.join(2.0)
+
+    def pose(self) -> np.ndarray:
+        """(3,) newest x, y [m], angle [rad], board.
+
+        Raises:
+            SafetyError: it is too old.
+        """
+        if self._newest is None:
+            raise SafetyError(f"tracker {self._config.uri}: {self._trouble}.")
+        pose, heard = self._newest
+        age = time.monotonic() - heard
+        if age > self._config.max_age:
+            raise SafetyError(
+                f"tracker {self._config.uri}: newest pose is {age:.3f} s old, limit {self._config.max_age} s "
+                f"({self._trouble}). Is the object hidden, the line cut?"
+            )
+        return pose.copy()
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._listen()
+            except InvalidURI as error:
+                self._trouble = f"{error}. Expected such as ws://192.168.1.20:8765"
+                return
+            except (OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, HandoffError) as error:
+                self._trouble = str(error)[:200]
+            self._closing.wait(self._config.wait)
+
+    def _listen(self) -> None:
+        with connect(self._config.uri, open_timeout=2.0, max_size=2**16, compression=None) as connection:
+            while not self._closing.is_set():
+                with contextlib.suppress(TimeoutError):
+                    frame = connection.recv(timeout=0.2)
+                    self._newest = (_pose_of(frame), time.monotonic())
+                    self._trouble = "it has fallen silent"
+
+
+def _pose_of(frame: str | bytes) -> np.ndarray:
+    word = unpack(frame) if isinstance(frame, bytes) else None
+    pose = word.get("pose") if isinstance(word, dict) else None
+    try:
+        array = np.asarray(pose, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.zeros(0)
+    if array.shape != (3,) or not np.isfinite(array).all():
+        raise HandoffError(f"a frame without a pose: {str(word)[:80]!r}, expected {{'pose': [x, y, angle]}}")
+    return array

@@ -1,0 +1,184 @@
+"""The release gate of a bundle: ONNX Runtime agrees with torch, and is fast enough, or nothing goes on to the arm."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from real.deploy.onnx_policy import OnnxPolicy
+from robots.config import config
+from robots.errors import GateError, HandoffError
+from robots.interfaces import PolicyInput, Progress
+from robots.language.text import INSTRUCTION, decode
+
+
+@config
+class GateConfig:
+    """What a bundle must reach."""
+
+    tolerance: float = 1e-5
+    """Largest absolute difference between ONNX Runtime and torch, in normalised action units."""
+    p99_ms: float = 1.0
+    """99th percentile of the time of one inference of one observation [ms]."""
+    warmup: int = 100
+    """Inferences of each bundle before measuring."""
+    repeats: int = 2000
+    """Measured inferences of the bundle."""
+    block: int = 50
+    """Inferences of the bundle in a row before the reference has its turn, so that each is timed as it runs alone."""
+    reference_every: int = 5
+    """Inferences of the bundle per inference of the (slow) reference."""
+    min_speedup: float = 8.0
+    """Median time of the reference over median time of the bundle."""
+
+
+def gate(config: GateConfig, bundle: Path, reference: Path, out: Path, progress: Progress) -> dict[str, Any]:
+    """Replays the golden vectors and times `bundle` beside `reference`.
+
+    Args:
+        config: the thresholds.
+        bundle: directory with `policy.onnx` and `golden.npz` (`observation` (N,T,O), `noise` and `action` (N,H,A) as
+            torch computed it, `action_scale` (H, A) physical units per normalised unit; where either policy reads,
+            `instruction` (N, bytes) as `robots.language.text` has it, and the tokenizer).
+        reference: directory with the `policy.onnx` that the bundle was distilled from.
+        out: directory for `gate.json` and `latency.png`.
+        progress: told the inferences done.
+
+    Returns:
+        The figures and the names of the checks failed (none).
+
+    Raises:
+        GateError: a threshold was missed; `gate.json` and the picture are written first.
+        HandoffError: a file is missing, broken or of another shape.
+    """
+    policy, teacher = OnnxPolicy(bundle / "policy.onnx"), OnnxPolicy(reference / "policy.onnx")
+    golden = _read_golden(bundle / "golden.npz")
+    for model in (policy, teacher):
+        if model.contract.instruction and INSTRUCTION not in golden:
+            raise HandoffError(f"gate: {model.path} reads language, {bundle / 'golden.npz'} lacks '{INSTRUCTION}'.")
+    parity = _parity(policy, golden)
+    own_ms, reference_ms = _time_in_turns(config, policy, teacher, golden, progress)
+    p50, p99 = (float(value) for value in np.percentile(own_ms, [50, 99]))
+    reference_p50, reference_p99 = (float(value) for value in np.percentile(reference_ms, [50, 99]))
+    figures = {
+        "parity": parity,
+        "latency_p50_ms": p50,
+        "latency_p99_ms": p99,
+        "reference_p50_ms": reference_p50,
+        "reference_p99_ms": reference_p99,
+        "speedup": reference_p50 / p50,
+        "golden": len(golden["observation"]),
+        "repeats": len(own_ms),
+        "sampler": policy.contract.sampler,
+        "reference_sampler": teacher.contract.sampler,
+    }
+    problems = _problems(config, figures)
+    verdict = {**figures, "passed": not problems, "failed": problems}
+    (out / "gate.json").write_text(json.dumps(verdict, indent=2) + "\n")
+    _draw(own_ms, reference_ms, config, out / "latency.png")
+    if problems:
+        raise GateError(f"gate: {bundle.name} was not released: " + "; ".join(problems))
+    return verdict
+
+
+def _problems(config: GateConfig, figures: dict[str, Any]) -> list[str]:
+    problems = []
+    if not figures["parity"] <= config.tolerance:
+        problems.append(
+            f"ONNX Runtime differs from torch by {figures['parity']:.2e} normalised units, limit "
+            f"{config.tolerance:.0e} (were the weights changed after the golden vectors were made?)"
+        )
+    if not figures["latency_p99_ms"] <= config.p99_ms:
+        problems.append(
+            f"p99 latency is {figures['latency_p99_ms']:.3f} ms, limit {config.p99_ms} ms (p50 "
+            f"{figures['latency_p50_ms']:.3f} ms; is the machine busy?)"
+        )
+    if not figures["speedup"] >= config.min_speedup:
+        problems.append(
+            f"it is {figures['speedup']:.1f} times as fast as {figures['reference_sampler']}, at least "
+            f"{config.min_speedup:g} wanted (was the student exported with its one-step sampler?)"
+        )
+    return problems
+
+
+def _read_golden(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise HandoffError(f"gate: {path} does not exist. Is the bundle complete?")
+    with np.load(path) as archive:
+        missing = {"observation", "noise", "action", "action_scale"} - set(archive.files)
+        if missing:
+            raise HandoffError(f"gate: {path} lacks {sorted(missing)}; it has {sorted(archive.files)}.")
+        golden = {name: archive[name] for name in archive.files}
+    for name, array in golden.items():
+        if not array.size or not np.isfinite(array).all():
+            raise HandoffError(f"gate: {path}: {name} is empty or not finite. Did the export diverge?")
+    scale, chunk = golden["action_scale"], golden["action"].shape[1:]
+    if scale.shape != chunk or not (scale > 0.0).all():
+        raise HandoffError(
+            f"gate: {path}: action_scale has shape {scale.shape} and a smallest entry of {scale.min():g}, "
+            f"expected {chunk} positive numbers (physical units per normalised unit)."
+        )
+    return golden
+
+
+def _parity(policy: OnnxPolicy, golden: dict[str, np.ndarray]) -> float:
+    """Max absolute difference in normalised units, in one batch and row by row: the robot infers single rows."""
+    noise = golden["noise"]
+    rows = [policy(_shown(policy, golden, slice(i, i + 1)), noise[i : i + 1]) for i in range(len(noise))]
+    actions = np.stack([policy(_shown(policy, golden, slice(None)), noise), np.concatenate(rows)])
+    if actions.shape[1:] != golden["action"].shape:
+        raise HandoffError(f"gate: the policy gives {actions.shape[1:]}, golden.npz holds {golden['action'].shape}.")
+    return float((np.abs(actions.astype(np.float64) - golden["action"]) / golden["action_scale"]).max())
+
+
+def _shown(model: OnnxPolicy, golden: dict[str, np.ndarray], rows: slice) -> np.ndarray | PolicyInput:
+    """What `model` is shown of the golden examples `rows`: their sentences too if it reads."""
+    vector = golden["observation"][rows]
+    return PolicyInput(vector, {}, decode(golden[INSTRUCTION][rows])) if model.contract.instruction else vector
+
+
+def _time_in_turns(
+    config: GateConfig, policy: OnnxPolicy, teacher: OnnxPolicy, golden: dict[str, np.ndarray], progress: Progress
+) -> tuple[np.ndarray, np.ndarray]:
+    """Single-row times [ms]. Block by block in turns, so that a slow spell of the machine slows both."""
+    rows = len(golden["observation"])
+
+    def once(model: OnnxPolicy, i: int) -> float:
+        row = slice(i % rows, i % rows + 1)
+        shown, noise = _shown(model, golden, row), golden["noise"][row]
+        begin = time.perf_counter()
+        model(shown, noise)
+        return (time.perf_counter() - begin) * 1e3
+
+    for i in range(config.warmup):
+        once(policy, i)
+        if i % config.reference_every == 0:
+            once(teacher, i)
+    own, reference = [], []
+    for first in range(0, config.repeats, config.block):
+        turn = range(first, min(first + config.block, config.repeats))
+        own += [once(policy, i) for i in turn]
+        reference += [once(teacher, i) for i in turn[:: config.reference_every]]
+        progress(turn.stop, config.repeats, f"{own[-1]:.2f} ms")
+    return np.array(own), np.array(reference)
+
+
+def _draw(own_ms: np.ndarray, reference_ms: np.ndarray, config: GateConfig, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 3.2), layout="constrained")
+    axes = figure.subplots()
+    edges = np.geomspace(min(own_ms.min(), reference_ms.min()), max(own_ms.max(), reference_ms.max()), 80)
+    for times, label in ((own_ms, "bundle"), (reference_ms, "reference")):
+        share = np.full(len(times), 1.0 / len(times))
+        axes.hist(
+            times, bins=edges.tolist(), weights=share, alpha=0.7, label=f"{label}, median {np.median(times):.2f} ms"
+        )
+    axes.axvline(config.p99_ms, color="black", linestyle="--", linewidth=1, label="p99 limit of the bundle")
+    axes.set(xscale="log", xlabel="time of one inference [ms]", ylabel="share of inferences")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)

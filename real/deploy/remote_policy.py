@@ -1,0 +1,180 @@
+"""A policy that another process or machine runs, asked over a websocket; `policies/serve.py` is the other end."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
+from websockets.sync.client import ClientConnection, connect
+
+from robots.config import config, validate
+from robots.contract import Contract
+from robots.errors import HandoffError, SafetyError
+from robots.wire.policy import (
+    NOISE,
+    PROTOCOL,
+    action_size,
+    check_noise,
+    check_token,
+    contract_digest,
+    pack,
+    split_fields,
+    unpack,
+)
+
+LARGEST_ANSWER = 2**24
+"""Bytes of a frame that is taken from a server."""
+
+
+@config
+class RemoteConfig:
+    """Which server, and how long to wait for it."""
+
+    uri: str = "ws://127.0.0.1:8000"
+    """ws:// or wss://, host and port."""
+    connect_seconds: float = 10.0
+    """Limit for the connection and for the metadata each [s]."""
+    answer_seconds: float = 5.0
+    """Limit for one chunk [s]. On a moving arm the loop's own watchdog is far quicker."""
+
+
+class RemotePolicy:
+    """A `robots.interfaces.Policy` whose chunks come from a server; `contract` is the server's.
+
+    After a lost connection or a late answer it stays closed: an answer that is not awaited any more must never be taken
+    for that to the next request. One request at a time; calls from several threads wait for each other.
+    """
+
+    def __init__(self, config: RemoteConfig, token: str, expected: Contract | None = None) -> None:
+        """Connects and reads the server's contract.
+
+        Args:
+            config: which server.
+            token: that it wants to see.
+            expected: the contract that the server's must equal; None takes what it serves.
+
+        Raises:
+            HandoffError: no server there, a token that is unusable or refused, or another protocol or contract.
+        """
+        check_token(token)
+        self.config = config
+        self._lock = threading.Lock()
+        self._connection = _connect(config, token)
+        try:
+            self.contract = self._handshake()
+            if expected is not None and contract_digest(expected) != contract_digest(self.contract):
+                raise HandoffError(
+                    f"{self._name}: serves policy {self.contract.policy[:12]} of task {self.contract.task}, expected "
+                    f"{expected.policy[:12]} of {expected.task} with the same contract. Does another server run there?"
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def __call__(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Asks for one chunk per row, one request each.
+
+        Args:
+            observation: `(B, n_obs_steps, O)`, contract units, newest last.
+            noise: `(B, horizon, A)`, standard normal.
+
+        Returns:
+            `(B, horizon, A)`, contract units, as the served policy computes them for one row.
+
+        Raises:
+            HandoffError: inputs of the wrong shape, an error of the server, a lost connection or a late answer.
+            SafetyError: a non-finite answer.
+        """
+        contract = self.contract
+        shape = (len(noise), contract.n_obs_steps, contract.observation_size)
+        if observation.shape != shape:
+            raise HandoffError(
+                f"policy: observation has shape {observation.shape}, expected {shape}, a row per noise row."
+            )
+        rows = zip(observation, noise, strict=True)
+        chunks = [self._ask({**split_fields(contract, o), NOISE: check_noise(contract, n)}) for o, n in rows]
+        return np.stack(chunks) if chunks else np.zeros((0, contract.horizon, action_size(contract)), np.float32)
+
+    def close(self) -> None:
+        """Ends the connection, from any thread; a call that waits for an answer fails at once."""
+        self._connection.close()
+
+    def __enter__(self) -> RemotePolicy:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def _name(self) -> str:
+        return f"policy server {self.config.uri}"
+
+    def _handshake(self) -> Contract:
+        frame = self._receive(self.config.connect_seconds)
+        told = unpack(frame) if isinstance(frame, bytes) else None
+        protocol = told.get("protocol") if isinstance(told, dict) else None
+        if not isinstance(told, dict) or protocol != PROTOCOL or not isinstance(told.get("contract"), dict):
+            raise HandoffError(
+                f"{self._name}: speaks protocol {protocol!r}, expected {PROTOCOL!r}. Is it another server?"
+            )
+        contract = validate(Contract, told["contract"], "contract")
+        if told.get("digest") != contract_digest(contract):
+            raise HandoffError(f"{self._name}: its contract is not that of its digest. Is it of another version?")
+        return contract
+
+    def _ask(self, request: dict[str, Any]) -> np.ndarray:
+        with self._lock:
+            try:
+                self._connection.send(pack(request))
+            except ConnectionClosed as error:
+                raise self._lost(error) from None
+            frame = self._receive(self.config.answer_seconds)
+        if isinstance(frame, str):
+            raise HandoffError(f"{self._name}: {frame}")
+        answer = unpack(frame)
+        chunk = answer.get("prediction") if isinstance(answer, dict) else None
+        shape = (self.contract.horizon, action_size(self.contract))
+        if not isinstance(chunk, np.ndarray) or chunk.shape != shape or chunk.dtype.kind != "f":
+            raise HandoffError(f"{self._name}: its answer holds no 'prediction' of shape {shape}.")
+        if not np.isfinite(chunk).all():
+            raise SafetyError(f"{self._name}: a predicted action is not finite, expected finite {shape}.")
+        return chunk
+
+    def _receive(self, seconds: float) -> str | bytes:
+        try:
+            return self._connection.recv(timeout=seconds)
+        except TimeoutError:
+            self.close()
+            raise HandoffError(
+                f"{self._name}: no answer within {seconds} s; the connection is closed. Is the server overloaded?"
+            ) from None
+        except ConnectionClosed as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: ConnectionClosed) -> HandoffError:
+        reason = error.rcvd.reason or error.rcvd.code if error.rcvd else "no farewell"
+        return HandoffError(f"{self._name}: the connection is closed ({reason}). Was the server stopped?")
+
+
+def _connect(config: RemoteConfig, token: str) -> ClientConnection:
+    name = f"policy server {config.uri}"
+    try:
+        return connect(
+            config.uri,
+            additional_headers={"Authorization": f"Api-Key {token}"},
+            compression=None,
+            max_size=LARGEST_ANSWER,
+            open_timeout=config.connect_seconds,
+            close_timeout=1.0,
+            proxy=None,
+        )
+    except InvalidURI:
+        raise HandoffError(f"{name}: not an address such as ws://192.168.1.2:8000.") from None
+    except InvalidStatus as error:
+        status = error.response.status_code
+        cause = "Is the token right?" if status == 401 else "Is it stopping, or another kind of server?"
+        raise HandoffError(f"{name}: refused the connection with HTTP {status}. {cause}") from None
+    except (OSError, InvalidHandshake, InvalidMessage, EOFError) as error:
+        raise HandoffError(f"{name}: cannot be reached ({error}). Does it run, and at this address?") from None

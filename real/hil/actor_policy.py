@@ -1,0 +1,66 @@
+"""The published actor, run in NumPy: the robot's process needs no torch.
+
+Shape suffixes: N rows, O observation, F features, A action.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from robots.wire.learner import MlpCard, Parameters
+
+
+class ActorPolicy:
+    """A tanh-Gaussian actor and, where there is one, the hand's critic; equal to `policies.rl.off_policy.sac.Sac.act`.
+
+    Args:
+        parameters: as published; checked.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.version, self.card, self._arrays = parameters
+        self._continuous = self.card.action - (self.card.hand is not None)
+
+    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) float32 in [-1, 1] for observations (N, O): drawn with `draw`, or without it the policy's mode."""
+        card = self.card
+        features = self._features(np.asarray(vector_NO, np.float32))
+        out = _forward(features, card.actor, self._arrays, "actor")
+        mean_NA = out[:, : self._continuous]
+        if draw is not None:
+            noise = draw.standard_normal(mean_NA.shape, dtype=np.float32)
+            if card.fixed_log_std is None:
+                log_std = np.clip(out[:, self._continuous :], card.log_std_min, card.log_std_max)
+            else:
+                log_std = np.full_like(mean_NA, card.fixed_log_std)
+            mean_NA = mean_NA + np.exp(log_std) * noise
+        action = np.tanh(mean_NA)
+        if card.hand is not None:
+            command = _forward(features, card.hand, self._arrays, "hand").argmax(axis=1) - 1
+            action = np.concatenate([action, command[:, None].astype(np.float32)], axis=1)
+        return action
+
+    def _features(self, vector_NO: np.ndarray) -> np.ndarray:
+        parts = [(vector_NO - self._arrays["centre"]) / self._arrays["half_range"]]
+        parts += [_scaled(vector_NO, *difference) for difference in self.card.differences]
+        parts += [np.tanh(_scaled(vector_NO, *close_up)) for close_up in self.card.close_ups]
+        return np.concatenate(parts, axis=1)
+
+
+def _scaled(vector_NO: np.ndarray, begin: int, other: int, count: int, scale: float) -> np.ndarray:
+    part_NC = vector_NO[:, begin : begin + count]
+    return (part_NC if other < 0 else part_NC - vector_NO[:, other : other + count]) / np.float32(scale)
+
+
+def _forward(hidden: np.ndarray, card: MlpCard, arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
+    last = len(card.layers) - 2
+    for i in range(last + 1):
+        hidden = hidden @ arrays[f"{name}.{i}.weight"] + arrays[f"{name}.{i}.bias"]
+        if i == last:
+            break
+        if card.layer_norm:
+            centred = hidden - hidden.mean(axis=1, keepdims=True)
+            scale = 1.0 / np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + np.float32(1e-6))
+            hidden = centred * scale * arrays[f"{name}.{i}.gain"] + arrays[f"{name}.{i}.shift"]
+        hidden = np.tanh(hidden) if card.activation == "tanh" else np.maximum(hidden, 0.0)
+    return hidden

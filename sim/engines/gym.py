@@ -1,0 +1,228 @@
+"""Any registered Gymnasium environment as an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, Literal
+
+import numpy as np
+
+from robots.config import config
+from robots.errors import HandoffError
+from robots.interfaces import Observation, WorldState
+from robots.spec import FieldSpec
+from sim.engine import Reading
+from sim.engines.gym_spaces import action_spec, control_rate, field_specs, flat, mend_joint_types, time_limit
+from sim.engines.gym_state import History, MujocoState, tried_state
+
+SUCCESS_KEYS = ("is_success", "success")
+
+
+@config
+class GymConfig:
+    """How a Gymnasium environment becomes a world."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of `gymnasium.make`, such as `obs_type`."""
+    success: Literal["info", "terminated", "never"] = "info"
+    """Solved means: `info["is_success"]` or `info["success"]`; or that the environment terminated; or it cannot be."""
+    end_on_success: bool = False
+    """Whether a solved world is over although the environment itself would go on (the Fetch tasks never terminate)."""
+    info: tuple[str, ...] = ()
+    """Keys of the environment's info that hold one number each and are passed on; 0 after a reset."""
+    max_steps: int | None = None
+    """Time limit [control periods]; None takes the registered one."""
+    rate_hz: float | None = None
+    """Control periods per second; None takes the environment's own, `metadata["render_fps"]` or else 1 / `dt`."""
+    saving: Literal["state", "replay"] = "state"
+    """How `save` works: MuJoCo's state is copied; or, for any environment, the actions since the start are kept and
+    taken again at `restore`, exactly but at the price of as many steps."""
+
+
+class GymEngine:
+    """N instances of one Gymnasium environment in this process: `Box` actions, `Box` or (nested) `Dict` observations.
+
+    Fields of a nested observation are named by their path, `outer/inner`; a bare `Box` is `observation`. Gymnasium's
+    `TimeLimit` only tells `max_steps`; `sim.vec_env` applies it. Actions are passed on as they are, not clipped.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, config: GymConfig | None = None) -> None:
+        """Makes the instances.
+
+        Args:
+            env_id: registered id; `module:id` imports the module that registers it first, such as
+                `gym_pusht:gym_pusht/PushT-v0` or `gymnasium_robotics:FetchPickAndPlace-v4`.
+            num_envs: N, at least 1.
+            config: how it becomes a world.
+
+        Raises:
+            HandoffError: unknown id, spaces other than the above, or no time limit or rate known.
+        """
+        self.config = config or GymConfig()
+        self.env_id, self.num_envs, self.name = env_id, num_envs, f"gymnasium {env_id.rpartition(':')[2]}"
+        if num_envs < 1:
+            raise HandoffError(f"{self.name}: {num_envs} worlds asked for, at least 1 is needed.")
+        self._envs = [self._make() for _ in range(num_envs)]
+        first = self._envs[0]
+        self.observation_spec: Mapping[str, FieldSpec] = field_specs(self.name, first.observation_space)
+        self.action_spec = action_spec(self.name, first.action_space)
+        self.rate_hz = self.config.rate_hz or control_rate(self.name, first)
+        self.max_steps = self.config.max_steps or time_limit(self.name, env_id)
+        n = num_envs
+        self._observation: Observation = {
+            name: np.zeros((n, *spec.shape), dtype=spec.dtype) for name, spec in self.observation_spec.items()
+        }
+        self._reward = np.zeros(n)
+        self._terminated, self._success = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+        self._info = {key: np.zeros(n) for key in self.config.info}
+        self._seeds = np.zeros(n, dtype=np.int64)
+        self._history = History(n, self.action_spec.size) if self.config.saving == "replay" else None
+        self._mujoco: MujocoState | None = None
+        self._refusal = ""
+
+    def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
+        """See `Engine.reset`."""
+        for i, seed in zip(worlds, seeds, strict=True):
+            observation, _ = self._envs[i].reset(seed=int(seed))
+            self._put(int(i), observation, 0.0, False, None)
+        self._seeds[worlds] = seeds
+        if self._history is not None:
+            self._history.clear(worlds)
+
+    def step(self, action: np.ndarray, running: np.ndarray) -> None:
+        """See `Engine.step`.
+
+        Raises:
+            HandoffError: the environment truncated the episode by itself, or does not tell success as configured.
+        """
+        for i in np.flatnonzero(running):
+            self._step(int(i), action[i])
+
+    def read(self) -> Reading:
+        """See `Engine.read`."""
+        return Reading(
+            observation={name: array.copy() for name, array in self._observation.items()},
+            reward=self._reward.copy(),
+            terminated=self._terminated.copy(),
+            success=self._success.copy(),
+            info={name: array.copy() for name, array in self._info.items()},
+        )
+
+    def save(self) -> WorldState:
+        """See `Engine.save`.
+
+        Raises:
+            HandoffError: its state cannot be copied, or a trial (once, on another instance) was not repeated exactly.
+        """
+        if self._history is not None:
+            return {"start": self._seeds.copy(), **self._history.save()}
+        rows = [self._snapshot().save(env.unwrapped) for env in self._envs]
+        return {
+            **{name: np.stack([row[name] for row in rows]) for name in rows[0]},
+            **{f"now_{name}": array.copy() for name, array in self._told().items()},
+            **{f"observation_{name}": array.copy() for name, array in self._observation.items()},
+        }
+
+    def restore(self, worlds: np.ndarray, state: WorldState) -> None:
+        """See `Engine.restore`."""
+        if self._history is not None:
+            self.reset(worlds, state["start"])
+            for row, i in enumerate(worlds):
+                for action in self._history.of(state, row):
+                    self._step(int(i), action)
+            return
+        snapshot = self._snapshot()
+        for row, i in enumerate(worlds):
+            snapshot.restore(self._envs[i].unwrapped, {name: array[row] for name, array in state.items()})
+        for name, array in self._told().items():
+            array[worlds] = state[f"now_{name}"]
+        for name, array in self._observation.items():
+            array[worlds] = state[f"observation_{name}"]
+
+    def dump(self, world: int) -> dict[str, np.ndarray]:
+        """See `Engine.dump`."""
+        data = getattr(self._envs[world].unwrapped, "data", None)
+        arrays = {name: np.array(getattr(data, name)) for name in ("qpos", "qvel", "ctrl") if hasattr(data, name)}
+        return {**arrays, **{f"observation_{name}": array[world] for name, array in self._observation.items()}}
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        for env in self._envs:
+            env.close()
+
+    def _told(self) -> dict[str, np.ndarray]:
+        return {"reward": self._reward, "terminated": self._terminated, "success": self._success, **self._info}
+
+    def _make(self) -> Any:
+        import gymnasium
+
+        # pygame, which some environments draw with, otherwise greets on standard output when imported.
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        try:
+            if self.env_id.startswith("gymnasium_robotics:"):
+                mend_joint_types()
+            options = dict(self.config.options)
+            return gymnasium.make(self.env_id, max_episode_steps=-1, disable_env_checker=True, **options)
+        except (gymnasium.error.Error, ImportError, TypeError) as error:
+            raise HandoffError(
+                f"{self.name}: cannot be made ({error}). Is its package installed, and named before the id, as in "
+                "`gym_pusht:gym_pusht/PushT-v0`?"
+            ) from None
+
+    def _step(self, world: int, action: np.ndarray) -> None:
+        env = self._envs[world]
+        if self._history is not None:
+            self._history.add(world, action)
+        shaped = action.reshape(env.action_space.shape).astype(env.action_space.dtype)
+        observation, reward, terminated, truncated, info = env.step(shaped)
+        if truncated:
+            raise HandoffError(
+                f"{self.name}: world {world} truncated its episode by itself. Set a max_steps below its own time limit."
+            )
+        self._put(world, observation, float(reward), bool(terminated), info)
+
+    def _put(
+        self, world: int, observation: Any, reward: float, terminated: bool, info: Mapping[str, Any] | None
+    ) -> None:
+        """Files one world's answer; after a reset there is no `info`."""
+        for name, value in flat(observation).items():
+            self._observation[name][world] = value
+        success = info is not None and self._solved(terminated, info)
+        self._reward[world], self._success[world] = reward, success
+        self._terminated[world] = terminated or (success and self.config.end_on_success)
+        for key, array in self._info.items():
+            if info is not None and key not in info:
+                raise HandoffError(f"{self.name}: no info '{key}', the environment tells {sorted(info)}.")
+            array[world] = 0.0 if info is None else info[key]
+
+    def _solved(self, terminated: bool, info: Mapping[str, Any]) -> bool:
+        match self.config.success:
+            case "terminated":
+                return terminated
+            case "never":
+                return False
+            case "info":
+                for key in SUCCESS_KEYS:
+                    if key in info:
+                        return bool(info[key])
+                raise HandoffError(
+                    f"{self.name}: its info tells no success, only {sorted(info)}. "
+                    "Set success to 'terminated' or 'never'."
+                )
+
+    def _snapshot(self) -> MujocoState:
+        """The copier, tried out on a spare instance when first asked for: state kept out of sight shows there."""
+        if self._mujoco is None and not self._refusal:
+            env = self._make()
+            try:
+                self._mujoco = tried_state(env, self.name)
+            except HandoffError as error:
+                # Kept, for a guard may ask before every step.
+                self._refusal = str(error)
+            finally:
+                env.close()
+        if self._mujoco is None:
+            raise HandoffError(self._refusal)
+        return self._mujoco

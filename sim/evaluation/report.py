@@ -1,0 +1,166 @@
+"""The page of one or more evaluations: success with both intervals, failures first, comparisons, and the protocol."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from robots.html_page import head, table, video
+from robots.storage.durable import write_atomically
+from sim.evaluation.adastop import AdaStop, Decision
+from sim.evaluation.charts import Point, histogram, learning_curve
+from sim.evaluation.comparison import Comparison, Result
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Headings and rows, for a page as for a terminal."""
+
+
+def write_report(
+    path: Path,
+    results: Sequence[Result],
+    comparisons: Sequence[Comparison] = (),
+    *,
+    steps: Mapping[str, int] | None = None,
+    adastop: tuple[AdaStop, Sequence[Decision]] | None = None,
+) -> None:
+    """Writes the page; videos are linked relative to it, so results and page can be moved together.
+
+    Args:
+        path: the page.
+        results: at least one.
+        comparisons: of these results.
+        steps: training steps of the agents that are checkpoints of one training, by name; two or more make a curve.
+        adastop: the test, if the agents were compared with early stopping, and what it decided.
+    """
+    parts = [
+        head(f"Evaluation: {results[0].table['protocol']['name']}"),
+        *_summary(results),
+        *_videos(path.parent, results),
+        *_curve(results, steps or {}),
+        *_compared(comparisons),
+        *(_early_stopping(*adastop) if adastop else ()),
+        "<h2>Scores</h2>",
+        f"<figure>{histogram({result.name: result.column('score') for result in results})}</figure>",
+        *_protocol(results),
+        "</html>",
+    ]
+    write_atomically(path, "\n".join(parts).encode())
+
+
+def summary_table(results: Sequence[Result]) -> Table:
+    """Success with both intervals, and the score with its own, one row per agent."""
+    percent = f"{100 * results[0].table['confidence']:g} %"
+    headings = ("agent", "solved", "rate", f"Wilson {percent}", "Clopper-Pearson", "score", "bootstrap", "steps")
+    rows = []
+    for result in results:
+        metrics, success = result.table, result.table["success"]
+        rows.append(
+            (
+                result.name,
+                f"{success['k']} of {success['n']}",
+                f"{success['k'] / success['n']:.3f}",
+                f"{success['low']:.3f} to {success['high']:.3f}",
+                f"{success['exact_low']:.3f} to {success['exact_high']:.3f}",
+                f"{metrics['score']:.3f}",
+                f"{metrics['score_low']:.3f} to {metrics['score_high']:.3f}",
+                f"{metrics['mean_steps']:.1f}",
+            )
+        )
+    return headings, rows
+
+
+def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+    """One table against the reference, none without comparisons."""
+    if not comparisons:
+        return []
+    headings = (f"against {comparisons[0].reference}", "score", "interval", "solved alone", "reference alone", "p")
+    rows = []
+    for each in comparisons:
+        score, success = each.score, each.success
+        rows.append(
+            (
+                each.agent,
+                f"{score['mean']:+.3f}",
+                f"{score['low']:+.3f} to {score['high']:+.3f}",
+                str(success["only_second"]),
+                str(success["only_first"]),
+                f"{success['p_value']:.3g}",
+            )
+        )
+    return [(headings, rows)]
+
+
+def decision_table(test: AdaStop, decisions: Sequence[Decision]) -> Table:
+    """What AdaStop decided, in its order, then what it left undecided."""
+    n = test.config.n
+    rows = [(d.better, d.worse, f"{d.difference:+.3f}", str((d.stage + 1) * n)) for d in decisions]
+    rows += [(*pair, "not told apart", str(test.stage * n)) for pair in test.undecided]
+    return ("better", "worse", "difference", "episodes each"), rows
+
+
+def _summary(results: Sequence[Result]) -> Iterator[str]:
+    told = results[0].table["protocol"]
+    yield f"<h1>{html.escape(told['name'])}</h1>"
+    yield f"<p class='soft'>{html.escape(told['engine'])}, {html.escape(told['task'])}: {told['episodes']} episodes "
+    yield f"from seed {told['first_seed']}, at most {told['max_steps']} steps each</p>"
+    yield table(*summary_table(results))
+
+
+def _videos(folder: Path, results: Sequence[Result]) -> Iterator[str]:
+    """All failures of all agents, then the successes."""
+    shown = [(result, entry) for result in results for entry in result.table["videos"]]
+    for success, title in ((False, "Failures"), (True, "Successes")):
+        chosen = [(result, entry) for result, entry in shown if entry["success"] == success]
+        if chosen:
+            yield f"<h2>{title}</h2><div class='tiles'>"
+        for result, entry in chosen:
+            source = os.path.relpath(result.folder / entry["file"], folder)
+            note = "" if entry["exact"] else "; the worlds did not repeat themselves, so this is not the episode itself"
+            yield video(source, f"{result.name}, seed {entry['seed']}{note}")
+        if chosen:
+            yield "</div>"
+    for result in results:
+        if "no_videos" in result.table:
+            yield f"<p class='soft'>{html.escape(result.name)}: no videos, {html.escape(result.table['no_videos'])}</p>"
+
+
+def _curve(results: Sequence[Result], steps: Mapping[str, int]) -> Iterator[str]:
+    points = [
+        Point(steps[r.name], r.table["score"], r.table["score_low"], r.table["score_high"])
+        for r in results
+        if r.name in steps
+    ]
+    if len({point.step for point in points}) > 1:
+        yield f"<h2>Learning curve</h2><figure>{learning_curve(points)}</figure>"
+
+
+def _compared(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    for headings, rows in comparison_tables(comparisons):
+        yield "<h2>Paired by seed</h2>"
+        yield table(headings, rows)
+        yield "<p class='soft'>Bootstrap interval of the mean difference in score, exact McNemar test of success. "
+        yield "Each row stands by itself: several rows err more often than one.</p>"
+
+
+def _early_stopping(test: AdaStop, decisions: Sequence[Decision]) -> Iterator[str]:
+    config = test.config
+    yield "<h2>AdaStop</h2>"
+    yield table(*decision_table(test, decisions))
+    yield f"<p class='soft'>Up to {config.stages} stages of {config.n} episodes, {config.permutations} permutations. "
+    yield f"The probability of any wrong decision is at most {config.alpha:g}.</p>"
+
+
+def _protocol(results: Sequence[Result]) -> Iterator[str]:
+    yield "<h2>Protocol</h2>"
+    # One page may hold agents of different protocols only after early stopping, in their number of episodes.
+    for told in dict.fromkeys(result.table["protocol_digest"] for result in results):
+        same = [result for result in results if result.table["protocol_digest"] == told]
+        statement = html.escape(json.dumps(same[0].table["protocol"], indent=2))
+        names = html.escape(", ".join(result.name for result in same))
+        yield f"<p>{names}: sha256 <code>{told}</code></p><pre>{statement}</pre>"
+    for result in results:
+        execution = html.escape(json.dumps(result.table["execution"], indent=2))
+        yield f"<details><summary>execution of {html.escape(result.name)}</summary><pre>{execution}</pre></details>"

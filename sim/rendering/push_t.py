@@ -1,0 +1,173 @@
+"""Pictures of a recorded push-T episode: the table scene by OpenGL, or a plan view where no OpenGL is at hand.
+
+Headless OpenGL needs system packages, on Debian `libegl1 libgl1-mesa-dri` (EGL) or `libosmesa6` (OSMesa). mujoco
+chooses between them once per process, at its import; so each is tried, and the scene drawn, in a process of its own.
+"""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from robots.errors import HandoffError
+from robots.franka.kinematics import joint_frames
+from sim.rendering.video import write_video
+from sim.tasks.push_t.geometry import (
+    AGENT_RADIUS,
+    BOARD_SIZE,
+    GOAL_POSE,
+    base_pose_of_tee,
+    board_from_base,
+    build_scene,
+    tee_polygons,
+)
+
+Renderer = Literal["egl", "osmesa", "plan"]
+PROBE_SECONDS = 60.0
+"""Time after which a graphics driver that does not answer counts as absent."""
+
+
+def render_episode(
+    path: Path,
+    q: np.ndarray,
+    tee_pose: np.ndarray,
+    fps: float,
+    *,
+    size: tuple[int, int] = (480, 640),
+    renderer: Renderer | None = None,
+) -> Renderer:
+    """Writes the video of one episode.
+
+    Args:
+        path: the MP4 to write.
+        q: (T, 7) joint positions [rad], one per frame.
+        tee_pose: (T, 3) block x, y [m], angle [rad], board, one per frame.
+        fps: frames per second.
+        size: height and width [px], at most 960 by 1280.
+        renderer: how to draw; by default the first of EGL, OSMesa and plan view that works here.
+
+    Returns:
+        The renderer used.
+
+    Raises:
+        HandoffError: arrays of other shapes, or what `write_video` finds.
+    """
+    q, tee_pose = np.asarray(q, dtype=float), np.asarray(tee_pose, dtype=float)
+    if q.ndim != 2 or q.shape[1] != 7 or tee_pose.shape != (len(q), 3):
+        raise HandoffError(
+            f"render: q {q.shape} and tee_pose {tee_pose.shape}, expected (T, 7) and (T, 3) of one length. "
+            "Were the streams recorded at different rates?"
+        )
+    renderer = renderer or available_renderer()
+    if renderer == "plan":
+        write_video(path, plan_frames(q, tee_pose, size), fps)
+        return renderer
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        process.submit(_write_scene_video, renderer, path, q, tee_pose, fps, size).result()
+    return renderer
+
+
+def available_renderer() -> Renderer:
+    """The first of EGL and OSMesa that makes an OpenGL context on this machine, else the plan view."""
+    for backend in ("egl", "osmesa"):
+        try:
+            probe = subprocess.run(
+                [sys.executable, "-c", "import mujoco; mujoco.GLContext(16, 16).make_current()"],
+                env=_gl_environment(backend),
+                capture_output=True,
+                timeout=PROBE_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            continue
+        if probe.returncode == 0:
+            return backend
+    return "plan"
+
+
+def _gl_environment(backend: str) -> dict[str, str]:
+    # PyOpenGL's own variable, when set for another backend, would make mujoco refuse this one.
+    return {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
+
+
+def _write_scene_video(
+    backend: str, path: Path, q: np.ndarray, tee_pose: np.ndarray, fps: float, size: tuple[int, int]
+) -> None:
+    os.environ.update(_gl_environment(backend))
+    write_video(path, scene_frames(q, tee_pose, size), fps)
+
+
+def scene_frames(q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int]) -> Iterator[np.ndarray]:
+    """Frames (H, W, 3) uint8 of the table scene; needs a process in which mujoco found OpenGL."""
+    import mujoco
+
+    model = build_scene()
+    data = mujoco.MjData(model)
+    tee = int(model.joint("tee_free").qposadr[0])
+    with mujoco.Renderer(model, *size) as picture:
+        for joints, pose in zip(q, tee_pose, strict=True):
+            data.qpos[:7] = joints
+            data.qpos[tee : tee + 7] = base_pose_of_tee(pose)
+            mujoco.mj_kinematics(model, data)
+            mujoco.mj_camlight(model, data)
+            picture.update_scene(data, camera="overview")
+            for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+                picture.scene.flags[flag] = False
+            yield picture.render()
+
+
+PLAN_TOP = -0.06
+"""Board y at the plan view's upper edge [m]."""
+PLAN_HEIGHT = 0.92
+"""Board length that fills the plan view's height [m]; the arm's base lies just inside its lower edge."""
+PAPER, TABLE, GOAL, BLOCK, PUSHER, ARM, JOINT = (
+    (250, 250, 247),
+    (222, 205, 184),
+    (144, 222, 144),
+    (107, 122, 148),
+    (65, 105, 225),
+    (160, 165, 172),
+    (56, 61, 69),
+)
+
+
+def plan_frames(q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int]) -> Iterator[np.ndarray]:
+    """Frames (H, W, 3) uint8 seen from above, board axes as in gym-pusht, the arm reaching in from below."""
+    import cv2
+
+    height, width = size
+    scale = height / PLAN_HEIGHT
+    corner = np.array([(BOARD_SIZE - width / scale) / 2, PLAN_TOP])
+
+    def pixels(points: np.ndarray) -> np.ndarray:
+        return np.round((points - corner) * scale).astype(np.int32)
+
+    ground = np.full((height, width, 3), TABLE, dtype=np.uint8)
+    (left, top), (right, bottom) = pixels(np.array([[0.0, 0.0], [BOARD_SIZE, BOARD_SIZE]])).tolist()
+    cv2.rectangle(ground, (left, top), (right, bottom), PAPER, -1)
+    for polygon in tee_polygons(GOAL_POSE):
+        cv2.fillPoly(ground, [pixels(polygon)], GOAL, cv2.LINE_AA)
+
+    for joints, pose in zip(q, tee_pose, strict=True):
+        frame = ground.copy()
+        for polygon in tee_polygons(pose):
+            cv2.fillPoly(frame, [pixels(polygon)], BLOCK, cv2.LINE_AA)
+        arm = joint_frames(joints)[:, :3, 3]
+        links = pixels(board_from_base(np.vstack([np.zeros(3), arm])))
+        cv2.polylines(frame, [links], False, ARM, max(2, int(0.035 * scale)), cv2.LINE_AA)
+        for x, y in links[:-1].tolist():
+            cv2.circle(frame, (x, y), max(2, int(0.012 * scale)), JOINT, -1, cv2.LINE_AA)
+        x, y = links[-1].tolist()
+        cv2.circle(frame, (x, y), max(2, round(AGENT_RADIUS * scale)), PUSHER, -1, cv2.LINE_AA)
+        yield frame

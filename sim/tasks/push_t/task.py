@@ -1,0 +1,143 @@
+"""Push-T on N tables: the scene, starts, observations and score of `sim.tasks.push_t.geometry`, as a task for learning.
+
+Actions are those of gym-pusht (`robots.control.actions.PdTarget`), the fields `agent`, `keypoints` and `block_pose` are those
+of the published benchmark in metres, and a seed starts agent and block where gym-pusht's `reset(seed)` draws them; so a
+policy of the benchmark can be evaluated here as it is. What differs: there is an arm behind the pusher, friction is
+that of materials, the board has no walls, and a pusher that would start inside the block is moved out of it.
+"""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots.control.actions import PdTarget
+from robots.franka.kinematics import inverse_kinematics
+from robots.spec import FieldSpec
+from sim.scene.randomize import Range
+from sim.scene.scene import GRASP_SITE, add_front_camera, draw_fast, wrist_view
+from sim.scene.view import Layout, View
+from sim.tasks.push_t.expert import push_to_goal
+from sim.tasks.push_t.geometry import (
+    BASE_R_BOARD,
+    BASE_R_PUSHER,
+    BOARD_SIZE,
+    PUSHER_LENGTH,
+    Q_BOARD_CENTRE,
+    SUCCESS_COVERAGE,
+    base_pose_of_tee,
+    batched_coverage,
+    board_from_base,
+    clear_of_tee,
+    draw_state,
+    flange_target,
+    keypoints,
+    scene_spec,
+)
+from sim.tasks.task import Intent, Observed, Reward, Start, Task, proprioception
+
+if TYPE_CHECKING:
+    import mujoco
+
+TEE = "tee_free"
+"""The block's free joint."""
+TIMESTEP = 0.002
+"""Physics step [s]; the twin's is 1 ms. Pushes of 36 mm at points spread over the outline end 0.4 mm and
+0.010 rad apart from the twin's on average, 3.0 mm and 0.042 rad at most, where the pusher slips past a corner."""
+
+
+def block_pose(view: View) -> np.ndarray:
+    """(N, 3) x, y [m], angle [rad] of the blocks, board."""
+    x_axis = view.rotation(TEE)[:, :, 0] @ BASE_R_BOARD
+    angle = np.arctan2(x_axis[:, 1], x_axis[:, 0])
+    return np.concatenate([board_from_base(view.position(TEE)), angle[:, None]], axis=1)
+
+
+def _agent(view: View) -> np.ndarray:
+    return board_from_base(view.grasp_position)
+
+
+def _coverage(view: View) -> np.ndarray:
+    return batched_coverage(block_pose(view))
+
+
+def _success(view: View) -> np.ndarray:
+    return _coverage(view) > SUCCESS_COVERAGE
+
+
+def _off_board(view: View) -> np.ndarray:
+    centre = keypoints(block_pose(view)).mean(axis=1)
+    return ((centre < 0.0) | (centre > BOARD_SIZE)).any(axis=1)
+
+
+def _scene() -> mujoco.MjSpec:
+    spec = scene_spec()
+    spec.option.timestep = TIMESTEP
+    for actuator in list(spec.actuators):
+        spec.delete(actuator)
+    draw_fast(spec)
+    add_front_camera(spec)
+    pusher = spec.body("pusher")
+    pusher.add_camera(name="wrist", pos=[0.075, 0, 0.02], quat=wrist_view(), fovy=75)
+    # Half a turn about x: the frame's axes are the base's while the pusher stands upright.
+    pusher.add_site(name=GRASP_SITE, pos=[0, 0, PUSHER_LENGTH], quat=[0, 1, 0, 0], size=[0.002] * 3, rgba=[0] * 4)
+    return spec
+
+
+def _layout(model: mujoco.MjModel) -> Layout:
+    return Layout(model, np.array([0.0, 0.0, PUSHER_LENGTH]), BASE_R_PUSHER)
+
+
+def _reset(rng: np.random.Generator, start: Start) -> None:
+    agent, pose = draw_state(rng)
+    start.arm(inverse_kinematics(flange_target(clear_of_tee(agent, pose)), Q_BOARD_CENTRE))
+    tee = base_pose_of_tee(pose)
+    start.place(TEE, tee[:3], tee[3:])
+
+
+def _expert(view: View) -> Intent:
+    pose = np.zeros((view.n, 6))
+    space = PdTarget()
+    pose[:, :3] = np.array(space.origin) + space.to_base(push_to_goal(_agent(view), block_pose(view)))
+    return Intent(pose=pose, width=np.zeros(view.n))
+
+
+TASK = Task(
+    name="push_t",
+    scene=_scene,
+    reset=_reset,
+    observations={
+        "agent": Observed(FieldSpec(shape=(2,), unit="m", frame="board", about="position of the pusher's tip"), _agent),
+        "keypoints": Observed(
+            FieldSpec(shape=(9, 2), unit="m", frame="board", about="points of the block, see push_t.KEYPOINTS"),
+            lambda v: keypoints(block_pose(v)),
+        ),
+        "block_pose": Observed(
+            FieldSpec(shape=(3,), unit="m, rad", frame="board", about="x, y, angle of the block"), block_pose
+        ),
+        **proprioception(use_gripper=False),
+    },
+    rewards={"coverage": Reward(1.0, lambda v: np.clip(_coverage(v) / SUCCESS_COVERAGE, 0.0, 1.0))},
+    info={"coverage": _coverage},
+    success=_success,
+    failure=_off_board,
+    expert=_expert,
+    actions=PdTarget(),
+    use_gripper=False,
+    rate_hz=10.0,
+    timestep=TIMESTEP,
+    max_steps=300,
+    q_posture=Q_BOARD_CENTRE,
+    layout=_layout,
+    ranges=(
+        Range(what="mass", names=("tee",), low=0.7, high=1.4),
+        Range(what="friction", names=("tee_bar", "tee_stem"), low=0.7, high=1.3),
+        Range(what="gain", names=("impedance_*",), low=0.8, high=1.2),
+        Range(what="delay", low=0.0, high=0.03),
+        Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
+    ),
+)

@@ -1,0 +1,77 @@
+"""The controller's own model of the arm: what the robot knows about itself, apart from the world it moves in."""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import numpy as np
+
+from robots.franka.fr3 import MODEL_XML, TAU_MAX
+from sim.twin.urdf import urdf_of_arm
+
+STIFFNESS = 900.0
+"""[1/s^2] per joint, of the error dynamics of joint tracking."""
+DAMPING = 60.0
+"""[1/s] per joint, critical."""
+
+
+class ArmModel:
+    """Inverse dynamics and Jacobian of the bare arm.
+
+    The end effector is not part of it: it shows up as a small tracking error in joint motions.
+    """
+
+    def __init__(self) -> None:
+        import mujoco
+
+        self._mujoco = mujoco
+        self._model = mujoco.MjModel.from_xml_path(str(MODEL_XML))
+        self.urdf = urdf_of_arm(self._model).encode()
+        """What `GetRobotModel` answers."""
+        # Commanded torques exclude gravity, so the inverse dynamics must not contain it.
+        self._model.opt.gravity[:] = 0.0
+        self._model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONSTRAINT
+        self._data = mujoco.MjData(self._model)
+        self._last_body = self._model.body("fr3_link7").id
+        self._flange = self._model.site("fr3_flange").id
+        self._jacobian = np.zeros((6, 7))
+
+    def tracking_torque(self, q: np.ndarray, dq: np.ndarray, reference: np.ndarray) -> np.ndarray:
+        """Computed-torque tracking with critically damped error dynamics (natural frequency 30 rad/s).
+
+        Stands in for the robot's unpublished joint impedance; the stiffness that a client sets does not change it.
+
+        Args:
+            q: (7,) measured [rad].
+            dq: (7,) measured [rad/s].
+            reference: (3, 7) position [rad], velocity [rad/s] and acceleration [rad/s^2].
+
+        Returns:
+            (7,) joint torque without gravity [Nm], within the limits.
+        """
+        data = self._data
+        data.qpos[:], data.qvel[:] = q, dq
+        data.qacc[:] = reference[2] + STIFFNESS * (reference[0] - q) + DAMPING * (reference[1] - dq)
+        self._mujoco.mj_inverse(self._model, data)
+        return np.clip(data.qfrc_inverse, -TAU_MAX, TAU_MAX)
+
+    def external_wrench(self, q: np.ndarray, tau_ext: np.ndarray, flange_p_k: np.ndarray) -> np.ndarray:
+        """The wrench at a point that best explains external joint torques: least squares of `J^T F = tau`.
+
+        Args:
+            q: (7,) [rad].
+            tau_ext: (7,) [Nm].
+            flange_p_k: (3,) the point in the flange frame [m].
+
+        Returns:
+            (6,) force [N] and moment [Nm] on the arm, base axes.
+        """
+        data, J = self._data, self._jacobian
+        data.qpos[:] = q
+        self._mujoco.mj_kinematics(self._model, data)
+        self._mujoco.mj_comPos(self._model, data)
+        point = data.site_xpos[self._flange] + data.site_xmat[self._flange].reshape(3, 3) @ flange_p_k
+        self._mujoco.mj_jac(self._model, data, J[:3], J[3:], point, self._last_body)
+        # The small ridge keeps the estimate finite in singular postures.
+        return np.linalg.solve(J @ J.T + 1e-6 * np.eye(6), J @ tau_ext)

@@ -1,0 +1,130 @@
+"""An FR3 with a tool in a MuJoCo scene, as a world for the FCI twin: joint torques in, 1 ms at a time."""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots.errors import HandoffError
+from sim.twin.world import Hand
+
+if TYPE_CHECKING:
+    import mujoco
+
+
+class ArmWorld:
+    """Implements `sim.twin.world.World` but for placing things; deterministic in its calls.
+
+    The model's first seven joints and actuators are the arm's, and its physics step is 1 ms.
+    """
+
+    def __init__(self, name: str, model: mujoco.MjModel, tool: str, tip: str) -> None:
+        """Wraps a scene.
+
+        Args:
+            name: said in errors.
+            model: of the scene.
+            tool: the body at the flange that, with all that it carries, is the end effector.
+            tip: the site that is the end effector's frame, with the flange's axes.
+        """
+        import mujoco
+
+        self.name, self.model = name, model
+        self.data = data = mujoco.MjData(model)
+        self._step1, self._step2 = mujoco.mj_step1, mujoco.mj_step2
+        self._q, self._dq, self._ctrl = data.qpos[:7], data.qvel[:7], data.ctrl[:7]
+        self._qvel = data.qvel
+        self._tau_J, self._tau_ext = data.qfrc_actuator[:7], data.qfrc_constraint[:7]
+        self._tip_position, self._tip_axes = data.site(tip).xpos, data.site(tip).xmat
+        self.flange_T_ee = np.eye(4)
+        mujoco.mj_kinematics(model, data)
+        flange = data.site("fr3_flange")
+        self.flange_T_ee[:3, 3] = np.round(flange.xmat.reshape(3, 3).T @ (self._tip_position - flange.xpos), 12)
+        self.ee_mass, self.ee_com, self.ee_inertia = _inertials(model, data, tool)
+
+    @property
+    def hand(self) -> Hand | None:
+        """See `World`; this arm carries none."""
+        return None
+
+    @property
+    def time(self) -> float:
+        """Seconds since the last reset."""
+        return self.data.time
+
+    @property
+    def q(self) -> np.ndarray:
+        """(7,) joint positions [rad]; a view."""
+        return self._q
+
+    @property
+    def dq(self) -> np.ndarray:
+        """(7,) joint velocities [rad/s]; a view."""
+        return self._dq
+
+    @property
+    def tau_J(self) -> np.ndarray:
+        """(7,) joint torques of the last step, gravity included [Nm]; a view."""
+        return self._tau_J
+
+    @property
+    def tau_ext(self) -> np.ndarray:
+        """(7,) J^T F of the contact forces on the arm in the last step [Nm]; a view.
+
+        MuJoCo's constraint force, exact rather than estimated. At a joint limit it includes the stop's torque.
+        """
+        return self._tau_ext
+
+    @property
+    def base_T_ee(self) -> np.ndarray:
+        """(4, 4) pose of the end effector [m], a new array."""
+        pose = np.eye(4)
+        pose[:3, :3] = self._tip_axes.reshape(3, 3)
+        pose[:3, 3] = self._tip_position
+        return pose
+
+    def step(self, tau: np.ndarray) -> None:
+        """Advances 1 ms under torques `tau` (7,) [Nm] without gravity, clipped to the joints' limits.
+
+        Raises:
+            HandoffError: a torque or the resulting state is not finite.
+        """
+        if not isfinite(tau.sum()):
+            raise HandoffError(
+                f"{self.name}: torque command {tau.tolist()} Nm at {self.data.time:.3f} s, expected 7 finite values. "
+                "Did the controller divide by zero?"
+            )
+        self._ctrl[:] = tau
+        # The position and velocity stages come last: poses and contacts belong to the new state at no extra cost.
+        self._step2(self.model, self.data)
+        self._step1(self.model, self.data)
+        if not isfinite(self._qvel.sum()):
+            raise HandoffError(
+                f"{self.name}: state not finite at {self.data.time:.3f} s, q {self.data.qpos.tolist()}, "
+                f"dq {self._qvel.tolist()}, torque {tau.tolist()} Nm. Was the arm driven into the table?"
+            )
+
+
+def _inertials(model: mujoco.MjModel, data: mujoco.MjData, tool: str) -> tuple[float, np.ndarray, np.ndarray]:
+    """Mass [kg], centre of mass (3,) [m] and inertia about it (3, 3) [kg m^2] of the body `tool` with all that it
+    carries, where `data` has it, in flange axes from the flange."""
+    carried = {model.body(tool).id}
+    # A body's number is larger than its parent's.
+    for body in range(min(carried) + 1, model.nbody):
+        if int(model.body_parentid[body]) in carried:
+            carried.add(body)
+    site = data.site("fr3_flange")
+    axes, origin = site.xmat.reshape(3, 3), site.xpos
+    mass, moment, about_flange = 0.0, np.zeros(3), np.zeros((3, 3))
+    for body in sorted(carried):
+        m, turned = float(model.body_mass[body]), axes.T @ data.ximat[body].reshape(3, 3)
+        p = axes.T @ (data.xipos[body] - origin)
+        mass, moment = mass + m, moment + m * p
+        about_flange += turned @ np.diag(model.body_inertia[body]) @ turned.T + m * (p @ p * np.eye(3) - np.outer(p, p))
+    com = moment / mass
+    return mass, com, about_flange - mass * (com @ com * np.eye(3) - np.outer(com, com))

@@ -1,0 +1,74 @@
+"""The push-T table as a world for the FCI twin: FR3 torques in, block and pusher positions out."""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import numpy as np
+
+from robots.franka.kinematics import inverse_kinematics
+from sim.tasks.push_t.geometry import (
+    BASE_R_BOARD,
+    Q_BOARD_CENTRE,
+    base_pose_of_tee,
+    board_from_base,
+    build_scene,
+    clear_of_tee,
+    flange_target,
+)
+from sim.twin.arm_world import ArmWorld
+
+SETTLE_STEPS = 100
+"""Physics steps of 1 ms in which a freshly placed block comes to rest on the table."""
+
+
+class PushTWorld(ArmWorld):
+    """The arm with a pusher instead of a hand, and the block."""
+
+    def __init__(self) -> None:
+        super().__init__("push-T world", build_scene(), "pusher", "pusher_tip")
+        data = self.data
+        self._tee_position, self._tee_axes = data.body("tee").xpos, data.body("tee").xmat
+        self._tee_qpos = slice(*(self.model.joint("tee_free").qposadr[0] + np.array([0, 7])))
+        self.reset(np.array([0.256, 0.400]), np.array([0.256, 0.300, 0.0]))
+
+    def reset(self, agent: np.ndarray, block_pose: np.ndarray, q: np.ndarray | None = None) -> np.ndarray:
+        """Places the block on the table, at rest, and the arm with its pusher upright at the agent's position.
+
+        Args:
+            agent: (2,) [m], board. Where the pusher would stand in the block it is moved out by the shortest way.
+            block_pose: (3,) x, y [m], angle [rad], board.
+            q: (7,) joint positions [rad] instead of those found by inverse kinematics.
+
+        Returns:
+            (2,) the agent's position as placed [m], board.
+
+        Raises:
+            HandoffError: the agent's position is out of reach.
+        """
+        import mujoco
+
+        if q is None:
+            q = inverse_kinematics(flange_target(clear_of_tee(agent, block_pose)), Q_BOARD_CENTRE)
+        mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos[self._tee_qpos] = base_pose_of_tee(block_pose)
+        self._q[:] = q
+        self._step1(self.model, self.data)
+        still = np.zeros(7)
+        for _ in range(SETTLE_STEPS):
+            self.step(still)
+        self._q[:] = q
+        self._qvel[:] = 0.0
+        self.data.time = 0.0
+        self._step1(self.model, self.data)
+        return self.agent_position()
+
+    def tee_pose(self) -> np.ndarray:
+        """(3,) block x, y [m], angle [rad] in (-pi, pi], board."""
+        x_axis = BASE_R_BOARD.T @ self._tee_axes.reshape(3, 3)[:, 0]
+        return np.array([*board_from_base(self._tee_position), np.arctan2(x_axis[1], x_axis[0])])
+
+    def agent_position(self) -> np.ndarray:
+        """(2,) position of the pusher's tip [m], board."""
+        return board_from_base(self._tip_position)

@@ -1,0 +1,85 @@
+"""The URDF that the twin hands to its client, generated from the MuJoCo model it simulates.
+
+libfranka builds its dynamics (pinocchio) and its rate limits from this text. It looks for joints whose names contain
+`joint1` to `joint7`, each with `<limit>` and `<position_based_velocity_limits>`, and for a link named exactly `link8`,
+the flange: with any other name its memory is corrupted.
+"""
+
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robots.franka import fr3
+
+if TYPE_CHECKING:
+    import mujoco
+
+
+def urdf_of_arm(model: mujoco.MjModel) -> str:
+    """The arm `fr3_link0` .. `fr3_link7` of a compiled model, with the flange as `link8`.
+
+    Kinematics and inertial figures are those of the model; velocity, effort and position-dependent velocity limits are
+    those of `robots.franka.fr3`. Rotor inertia and damping have no place in the client's model and are left out.
+    """
+    parts = ['<?xml version="1.0"?>\n<robot name="fr3">', _link(model, 0)]
+    for number in range(1, 8):
+        parts += [_link(model, number), _joint(model, number)]
+    flange = model.site("fr3_flange")
+    parts += [
+        '<link name="link8"/>',
+        '<joint name="flange" type="fixed"><parent link="link7"/><child link="link8"/>'
+        f"{_origin(flange.pos, flange.quat)}</joint>",
+        "</robot>\n",
+    ]
+    return "\n".join(parts)
+
+
+def _link(model: mujoco.MjModel, number: int) -> str:
+    body = model.body(f"fr3_link{number}")
+    R = _matrix(body.iquat)
+    inertia = R @ np.diag(body.inertia) @ R.T
+    entries = " ".join(
+        f'i{"xyz"[i]}{"xyz"[j]}="{inertia[i, j]:.17g}"' for i, j in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
+    )
+    return (
+        f'<link name="link{number}"><inertial>{_origin(body.ipos, np.array([1.0, 0, 0, 0]))}'
+        f'<mass value="{float(body.mass[0]):.17g}"/><inertia {entries}/></inertial></link>'
+    )
+
+
+def _joint(model: mujoco.MjModel, number: int) -> str:
+    body, i = model.body(f"fr3_link{number}"), number - 1
+    low, high = model.joint(fr3.JOINT_NAMES[i]).range
+    return (
+        f'<joint name="joint{number}" type="revolute"><parent link="link{i}"/><child link="link{number}"/>'
+        f'{_origin(body.pos, body.quat)}<axis xyz="0 0 1"/>'
+        f'<limit lower="{low:.17g}" upper="{high:.17g}" velocity="{fr3.DQ_MAX[i]:.17g}" '
+        f'effort="{fr3.TAU_MAX[i]:.17g}"/>'
+        f'<position_based_velocity_limits velocity_offset="{fr3.DQ_OFFSET[i]:.17g}" '
+        f'deceleration_limit="{fr3.DDQ_DEC[i]:.17g}"/></joint>'
+    )
+
+
+def _origin(position: np.ndarray, quaternion: np.ndarray) -> str:
+    R = _matrix(quaternion)
+    # Fixed-axis roll, pitch, yaw; no FR3 frame has a pitch of a right angle.
+    rpy = np.arctan2(R[2, 1], R[2, 2]), np.arctan2(-R[2, 0], np.hypot(R[2, 1], R[2, 2])), np.arctan2(R[1, 0], R[0, 0])
+    numbers = [" ".join(f"{value:.17g}" for value in triple) for triple in (position, rpy)]
+    return f'<origin xyz="{numbers[0]}" rpy="{numbers[1]}"/>'
+
+
+def _matrix(quaternion: np.ndarray) -> np.ndarray:
+    """(3, 3) rotation of a unit quaternion wxyz."""
+    w, x, y, z = quaternion
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )

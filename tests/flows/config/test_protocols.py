@@ -1,0 +1,67 @@
+"""The protocol files, and how they are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows.config.protocols import available, push_t_published, read_protocol
+from robots.errors import HandoffError
+from sim.evaluation.evaluate import make_env
+from sim.evaluation.protocol import ScoreRule
+
+BENCHMARK = ("push_t_published", "push_t_image")
+"""Protocols in whose worlds the time limit is the evaluation's alone."""
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_protocol_file_reads_and_bears_its_name(name: str) -> None:
+    assert read_protocol(name).name == name
+
+
+@pytest.mark.parametrize("name", available())
+def test_worlds_of_every_protocol_file_can_be_made_and_freeze(name: str) -> None:
+    protocol = replace(read_protocol(name), max_steps=1)
+    env = make_env(protocol, 1)
+    env.reset([protocol.first_seed])
+    steps = [env.step(np.zeros((1, env.action_spec.size))) for _ in range(2)]
+    assert [step.executed.tolist() for step in steps] == ([[1], [1]] if name in BENCHMARK else [[1], [0]])
+    env.close()
+
+
+def test_published_push_t_is_200_episodes_of_300_steps_from_seed_100000() -> None:
+    protocol = push_t_published()
+    assert (protocol.first_seed, protocol.episodes, protocol.max_steps) == (100_000, 200, 300)
+    assert protocol.score == ScoreRule(of="reward", over="max")
+    assert protocol.packages == ("gym-pusht", "pymunk")
+
+
+def test_protocol_of_ones_own_is_read_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("{name: mine, engine: mujoco, task: reach, max_steps: 7, chunk: {n_action_steps: 4}}")
+    protocol = read_protocol(str(path))
+    assert (protocol.max_steps, protocol.chunk.n_action_steps, protocol.chunk.horizon) == (7, 4, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{name: mine, engine: mujoco, task: reach, max_step: 7}", r"unknown key 'mine\.yaml\.max_step'"),
+        ("{name: mine, engine: mojoco, task: reach, max_steps: 7}", r"'mine\.yaml\.engine' is 'mojoco'"),
+        ("- a\n- b", "holds list"),
+        ("{a: ]", "not YAML"),
+    ],
+)
+def test_damaged_file_is_refused_by_the_place(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(HandoffError, match=message):
+        read_protocol(str(path))
+
+
+def test_misspelt_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(HandoffError, match="did you mean 'push_t_published'"):
+        read_protocol("push_t_publishd")

@@ -1,0 +1,73 @@
+"""The actor's process of a correction session: an episode that something else than its end ends is recorded."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.hil.actor_process import act
+from flows.hil.compose import compose_hil
+from flows.hil.config import CorrectConfig
+from flows.hil.learning_curve import read_history
+from flows.hil.processes import Side
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from sim.vec_env import Worlds
+
+NOBODY = "ws://127.0.0.1:9"
+"""No learner listens there: the actor acts by chance."""
+TOKEN = "t" * 32
+
+
+def session(speed: float) -> CorrectConfig:
+    chosen = compose_hil("reach", ["operator.kind=simulated"])
+    actor = replace(chosen.train.actor, random_steps=100_000)
+    shared: Any = {"world": chosen.world, "operator": chosen.operator}
+    return replace(chosen.train, actor=actor, reward="task", speed=speed, **shared)
+
+
+def test_an_episode_that_an_error_ends_is_recorded_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advance, steps = Worlds.step, []
+
+    def lost(self: Worlds, action: np.ndarray) -> Any:
+        steps.append(1)
+        if len(steps) > 8:
+            raise HandoffError("sensor: lost.")
+        return advance(self, action)
+
+    monkeypatch.setattr(Worlds, "step", lost)
+    here, there = multiprocessing.Pipe()
+    with pytest.raises(HandoffError, match=r"^sensor: lost\.$"):
+        act(session(0.0), tmp_path, None, NOBODY, TOKEN, there)
+    here.close()
+    store = EpisodeStore.open(tmp_path / "store.zarr")
+    assert store.num_episodes == 1
+    about = store.metadata(0)
+    assert (about["fault"], about["discard_reason"], about["success"]) == ("sensor: lost.", "fault", False)
+    rows, final = store.read(0, "policy"), store.read(0, "final")
+    assert len(rows["reward"]) == 8
+    assert final["grasp_pose"].shape == (1, *rows["grasp_pose"].shape[1:])
+    assert not np.array_equal(final["dq"][0], rows["dq"][-1])
+    assert len(read_history(tmp_path / "store.zarr").steps) == 0, "it says nothing of how well the policy does"
+
+
+def test_an_episode_that_a_signal_ends_is_recorded(tmp_path: Path) -> None:
+    side = Side("actor", act, (session(1.0), tmp_path, None, NOBODY, TOKEN))
+    side.start()
+    words, limit = 0, time.monotonic() + 60.0
+    # One word to the parent after a control step at most.
+    while words < 2:
+        assert time.monotonic() < limit, "the actor does not act"
+        words += sum(message[0] == "status" for message in side.hear())
+        time.sleep(0.01)
+    side.end()
+    store = EpisodeStore.open(tmp_path / "store.zarr")
+    assert store.num_episodes == 1
+    assert store.metadata(0)["fault"] == "ended by SIGTERM"
+    assert len(store.read(0, "policy", ["reward"])["reward"]) >= 2

@@ -1,0 +1,197 @@
+"""A correction session: a whole unattended one in small, through its real processes, and what comes after it (RLDG)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.__main__ import main
+from flows.hil.classify import LEAVES, ROUNDS
+from flows.hil.compose import compose_hil
+from flows.hil.session import hil_stages
+from flows.runner.artifact import Artifact, seal
+from flows.runner.stage import run_stage
+from policies.card import PolicyCard
+from policies.families.rl_actor import save_actor
+from policies.policy_config import LearnedActorConfig
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.interfaces import no_progress
+from robots.wire.learner import ActorCard, MlpCard, Parameters
+
+SMALL = """
+demonstrations.episodes=6 distilled=false evaluation_episodes=2 evaluate.batch=2 evaluate.videos=0
+clone.training.steps=60 clone.training.warmup_steps=10 clone.policy.hidden=[32] clone.validation_fraction=0
+classifier.positives=60 classifier.linger=3 classifier.policy_episodes=12 classifier.train.precision=0.5
+classifier.train.choice_fraction=0.3 classifier.train.judge_fraction=0.3 classifier.train.lowest_threshold=0.2
+classifier.train.training.steps=300 classifier.train.training.learning_rate=5e-3
+classifier.train.training.warmup_steps=20 classifier.train.training.batch_size=128
+classifier.train.classifier.hidden=[32]
+train.speed=0 train.backlog=50 train.online.updates_per_step=0.5 train.online.minibatches=1
+train.online.batch_size=32 train.actor.commit_every=10 train.learner.publish_every=20
+train.sac.critic.hidden=[16] train.sac.actor.hidden=[16]
+"""
+RLDG = """
+rollouts.episodes=16 evaluation_episodes=2 evaluate.batch=2 evaluate.videos=0
+pretrain.training.steps=60 pretrain.training.warmup_steps=5 pretrain.policy.network.width=32
+distil.training.steps=20 distil.training.warmup_steps=5 distil.targets=256 distil.teacher_batch=128
+export.golden=16 gate.repeats=100 gate.warmup=10 gate.p99_ms=1000 gate.min_speedup=1.2
+"""
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished session."""
+    out = tmp_path_factory.mktemp("hil")
+    arguments = ["hil", "reach", *SMALL.split(), "--operator", "simulated", "--steps", "250", "--out", str(out)]
+    assert main(arguments) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def summary(session: Path) -> dict[str, Any]:
+    return json.loads((session / "summary.json").read_text())
+
+
+def test_every_stage_of_an_unattended_session_ran(summary: dict[str, Any]) -> None:
+    assert list(summary["stages"]) == ["demonstrations", "clone", "classifier", "train", "evaluate"]
+    assert summary["operator"] == "simulated"
+    assert summary["metrics"]["demonstrations"] == 6
+    assert summary["stages"]["classifier"]["metrics"]["positives"] >= 60
+    assert summary["metrics"]["steps"] >= 250
+    assert summary["metrics"]["updates"] >= 75, "half of the steps after the first hundred"
+    assert summary["metrics"]["success"]["n"] == 2
+
+
+def test_the_classifier_is_judged_on_held_out_states_of_a_policy(summary: dict[str, Any]) -> None:
+    figures = summary["stages"]["classifier"]["metrics"]
+    assert figures["false_positives_n"] > 0
+    assert figures["false_episodes_n"] == 4, "of 12 episodes of a policy 30 % are kept for the judgement"
+    assert "recall_n" in figures
+
+
+def test_an_expert_has_time_to_leave_success_again_and_again(session: Path) -> None:
+    store = EpisodeStore.open(session / "classifier" / "policy.zarr")
+    left = [e for e in range(store.num_episodes) if store.metadata(e)["source"] == "leaving"]
+    assert len(left) == 3
+    for episode in left:
+        solved = store.read(episode, "policy", ["reward"])["reward"].ravel() > 0.5
+        assert len(solved) >= np.argmax(solved) + 3 * LEAVES * ROUNDS
+
+
+def test_every_episode_tells_both_actions_and_who_acted(session: Path) -> None:
+    store = EpisodeStore.open(session / "train" / "store.zarr")
+    acted = np.concatenate(
+        [store.read(e, "policy", ["intervention"])["intervention"] for e in range(store.num_episodes)]
+    )
+    assert 0 < acted.sum() < len(acted), "a person who watches a new policy corrects it now and then"
+    apart = np.abs(store.column("policy", "action") - store.column("policy", "action_policy")).max(axis=1)
+    assert (apart[acted == 0] == 0.0).all()
+    assert (apart[acted == 1] > 0.0).any()
+    assert (store.column("policy", "policy_version") >= 0).all()
+    assert {store.metadata(e)["operator"] for e in range(store.num_episodes)} == {"simulated"}
+
+
+def test_the_page_shows_the_learning_curve_and_only_files_that_exist(session: Path) -> None:
+    import re
+
+    sources = re.findall(r"src='([^']+)'", (session / "report.html").read_text())
+    assert "train/learning.png" in sources
+    assert [source for source in sources if not (session / source).is_file()] == []
+
+
+def test_the_same_session_again_is_all_cached(session: Path, summary: dict[str, Any]) -> None:
+    arguments = ["hil", "reach", *SMALL.split(), "--operator", "simulated", "--steps", "250", "--out", str(session)]
+    assert main(arguments) == 0
+    again = json.loads((session / "summary.json").read_text())
+    assert all(row["cached"] for row in again["stages"].values())
+    assert again["stages"]["train"]["digest"] == summary["stages"]["train"]["digest"]
+
+
+def straight_to_the_goal(root: Path) -> Artifact:
+    """A learned actor of `reach` written by hand: every axis goes as fast as the goal is far, which solves it."""
+    from sim.make import find_task
+
+    specs = {name: term.spec for name, term in find_task("reach").observations.items()}
+    seen = {name: specs[name] for name in ("q", "dq", "grasp_pose", "goal")}
+    # 7 joints, 7 speeds, 6 of the pose, 3 of the goal; behind them the goal less the position, in decimetres.
+    weight = np.zeros((26, 6), np.float32)
+    weight[23:26, :3] = np.eye(3)
+    form = MlpCard(layers=(26, 6), activation="tanh", layer_norm=False)
+    card = ActorCard(
+        observation=23, action=3, differences=((20, 14, 3, 0.1),), actor=form, log_std_min=-5.0, log_std_max=2.0
+    )
+    model = LearnedActorConfig(observation_fields=tuple(seen), card=card)
+    action = replace(specs["goal"], frame="", about="x, y, z", unit="1")
+    policy = PolicyCard(task="reach", rate_hz=20.0, observation=seen, action=action, model=model)
+    arrays = {
+        "centre": np.zeros(23, np.float32),
+        "half_range": np.ones(23, np.float32),
+        "actor.0.weight": weight,
+        "actor.0.bias": np.zeros(6, np.float32),
+    }
+    partial = root / "artifacts" / "train-byhand.partial"
+    partial.mkdir(parents=True)
+    save_actor(partial, policy, Parameters(0, card, arrays))
+    record = {"stage": "train", "config": {}, "inputs": {}, "code": "", "metrics": {}, "seconds": 0.0, "finished": ""}
+    return seal(partial, root / "artifacts" / "train-byhand", "policy", record)
+
+
+def test_distil_export_and_gate_take_what_a_learned_policy_teaches(tmp_path: Path) -> None:
+    made = {"train": straight_to_the_goal(tmp_path)}
+    stages = hil_stages("reach", compose_hil("reach", RLDG.split()))
+    names = [stage.name for stage in stages]
+    for stage in stages[names.index("train") + 1 :]:
+        inputs = {name: made[upstream.name] for name, upstream in stage.inputs.items()}
+        made[stage.name] = run_stage(stage, inputs, tmp_path, no_progress, isolate=False).artifact
+    assert names[-6:] == ["pretrain", "distil", "export", "export_teacher", "gate", "evaluate_student"]
+    assert made["evaluate"].manifest["metrics"]["success"]["k"] == 2
+    assert made["rollouts"].manifest["metrics"]["episodes"] == 16
+    assert made["gate"].manifest["metrics"]["parity"] <= 1e-5
+    assert made["gate"].manifest["metrics"]["sampler"] == "one-step"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["train.stepz=3"], "stepz"),
+        (["train.world.task=reach"], "world"),
+        (["train.steps=many"], "train.steps"),
+    ],
+)
+def test_a_misspelt_or_repeated_key_is_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(HandoffError, match=message):
+        compose_hil("reach", overrides)
+
+
+def test_sessions_of_two_seeds_share_no_start_and_no_chance() -> None:
+    first, second = (hil_stages("reach", compose_hil("reach", [f"seed={seed}"])) for seed in (0, 1))
+    settings = {stage.name: (stage.config, other.config) for stage, other in zip(first, second, strict=True)}
+    for name in ("demonstrations", "classifier", "rollouts"):
+        assert settings[name][1].first_seed == settings[name][0].first_seed + 1_000_000
+    for name in ("clone", "pretrain", "distil"):
+        assert settings[name][1].training.seed == settings[name][0].training.seed + 1
+    assert settings["train"][1].seed == 1
+    assert settings["train"][1].actor.seed == 1
+    assert settings["evaluate"][1] == settings["evaluate"][0], "both are judged on the same starts"
+    with pytest.raises(HandoffError, match="seed is -1"):
+        hil_stages("reach", compose_hil("reach", ["seed=-1"]))
+
+
+def test_an_unknown_task_is_refused_with_the_nearest() -> None:
+    with pytest.raises(HandoffError, match="did you mean 'pick_cube'"):
+        compose_hil("pick_cubes")
+
+
+def test_a_difference_of_what_the_learner_does_not_see_is_refused() -> None:
+    from flows.hil.learner_process import _begin
+    from robots.spec import FieldSpec
+
+    config = replace(compose_hil("reach").train, world=compose_hil("reach").world)
+    with pytest.raises(HandoffError, match="'cube'"):
+        _begin(config, {name: FieldSpec(shape=(3,)) for name in config.world.observation_fields}, "cube", 3)

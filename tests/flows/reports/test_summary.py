@@ -1,0 +1,50 @@
+"""The summary's own arithmetic."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.reports.results import Summary, describe
+from flows.reports.summary import _busy_seconds
+from flows.runner.artifact import Artifact
+from flows.runner.memory import MemoryMeter
+from flows.runner.stage import Outcome
+
+
+def outcome(started: float, seconds: float) -> Outcome:
+    return Outcome(Artifact("number", Path("nowhere"), "d"), False, seconds, started)
+
+
+def test_time_of_stages_side_by_side_counts_once() -> None:
+    # 0..10, 4..12 beside it, a gap, 20..25: 12 + 5 seconds.
+    assert _busy_seconds([outcome(20, 5), outcome(0, 10), outcome(4, 8)]) == pytest.approx(17)
+
+
+def test_stage_inside_another_adds_nothing() -> None:
+    assert _busy_seconds([outcome(0, 10), outcome(2, 3)]) == pytest.approx(10)
+
+
+def test_prefect_share_is_the_time_without_any_stage() -> None:
+    ended = Summary("", [], {"stages_busy_seconds": 95.0}).ended(started=1000.0, now=1100.0)
+    assert ended.metrics["total_seconds"] == 100.0
+    assert ended.metrics["prefect_share"] == 0.05
+
+
+def test_evaluation_is_told_with_its_interval() -> None:
+    success = {"k": 114, "n": 200, "low": 0.5, "high": 0.64}
+    text = describe("evaluate_student", {"score": 0.9812, "success": success})
+    assert text == "score 0.981, success 0.57 [0.50, 0.64] (n = 200)"
+
+
+def test_memory_meter_sees_what_was_allocated() -> None:
+    import numpy as np
+
+    with MemoryMeter() as before:
+        time.sleep(0.1)
+    with MemoryMeter() as meter:
+        block = np.ones(200_000_000, np.uint8)
+        time.sleep(1.2)
+    assert meter.peak_bytes - before.peak_bytes > 0.8 * block.nbytes

@@ -1,0 +1,126 @@
+"""Artifacts: what is sealed is found as it was, and what is not as it was sealed is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.runner.artifact import Artifact, load_artifact, read_manifest, seal, verify_artifact, verify_files
+from robots.errors import HandoffError
+
+RECORD: dict[str, Any] = {"stage": "count", "inputs": {"demos": "a" * 64}, "metrics": {"rate": 0.1, 3: (1, 2)}}
+
+
+def sealed(folder: Path, record: dict[str, Any] = RECORD) -> Artifact:
+    """An artifact of two files, one of them named like a manifest."""
+    partial = folder / "count.partial"
+    (partial / "inner").mkdir(parents=True)
+    (partial / "result.txt").write_text("7")
+    (partial / "inner" / "manifest.json").write_text("{}")
+    return seal(partial, folder / "count", "number", record)
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Edits a manifest by hand."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    change(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_what_was_sealed_is_verified(tmp_path: Path) -> None:
+    artifact = sealed(tmp_path)
+    manifest = verify_artifact(artifact.path)
+    assert manifest == artifact.manifest
+    assert manifest["digest"] == artifact.digest == load_artifact(artifact.path).digest
+    assert set(manifest["files"]) == {"result.txt", "inner/manifest.json"}
+
+
+def test_the_digest_is_worked_out_from_the_files_and_their_names(tmp_path: Path) -> None:
+    path = sealed(tmp_path).path
+    rewrite(path, lambda manifest: manifest["files"].pop("inner/manifest.json"))
+    with pytest.raises(HandoffError, match=r"'digest' in manifest.json is \w{12}, worked out"):
+        load_artifact(path)
+
+
+@pytest.mark.parametrize("key", ["kind", "stage", "inputs", "metrics"])
+def test_no_entry_of_the_manifest_can_be_edited(tmp_path: Path, key: str) -> None:
+    path = sealed(tmp_path).path
+    other: Any = "gate" if key in ("kind", "stage") else {"passed": True}
+    rewrite(path, lambda manifest: manifest.update({key: other}))
+    for check in (load_artifact, verify_artifact):
+        with pytest.raises(HandoffError, match=r"'manifest_digest' in manifest.json is"):
+            check(path)
+
+
+@pytest.mark.parametrize("name", ["added.bin", "inner/added.bin", "inner/deep/manifest.json"])
+def test_a_file_that_is_not_listed_is_refused(tmp_path: Path, name: str) -> None:
+    path = sealed(tmp_path).path
+    (path / name).parent.mkdir(exist_ok=True)
+    (path / name).write_text("")
+    for check in (load_artifact, verify_artifact):
+        with pytest.raises(HandoffError, match=f"1 files are not in its manifest, {name} for one"):
+            check(path)
+
+
+def test_a_link_is_refused_even_to_the_same_content(tmp_path: Path) -> None:
+    path = sealed(tmp_path).path
+    (path / "result.txt").rename(tmp_path / "elsewhere.txt")
+    (path / "result.txt").symlink_to(tmp_path / "elsewhere.txt")
+    for check in (load_artifact, verify_artifact):
+        with pytest.raises(HandoffError, match=r"result.txt is a link, expected files and folders only"):
+            check(path)
+
+
+def test_a_link_that_a_stage_left_is_not_sealed(tmp_path: Path) -> None:
+    partial = tmp_path / "count.partial"
+    partial.mkdir()
+    (partial / "data").symlink_to(tmp_path)
+    with pytest.raises(HandoffError, match="data is a link"):
+        seal(partial, tmp_path / "count", "number", RECORD)
+    assert not (tmp_path / "count").exists()
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = sealed(tmp_path).path
+    (path / "result.txt").unlink()
+    for check in (load_artifact, verify_artifact):
+        with pytest.raises(HandoffError, match=r"result.txt is missing, the manifest says 1 bytes"):
+            check(path)
+
+
+def test_an_artifact_of_an_older_version_is_a_cache_but_not_verified(tmp_path: Path) -> None:
+    artifact = sealed(tmp_path)
+    rewrite(artifact.path, lambda manifest: manifest.pop("manifest_digest"))
+    assert load_artifact(artifact.path) == artifact
+    assert verify_files(artifact.path)["digest"] == artifact.digest
+    with pytest.raises(HandoffError, match=r"an older version of Handoff made it.* run the pipeline again"):
+        verify_artifact(artifact.path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[]", "manifest.json holds a list, expected a map"),
+        (b"{}", "'kind' is missing in manifest.json, expected a str"),
+        (b"\xff\xfe", "manifest.json is not UTF-8"),
+        (b"{", "manifest.json is not JSON"),
+        ({"files": None}, "'files' is None in manifest.json, expected a dict"),
+        ({"files": {"result.txt": 3}}, "the entry of file result.txt is 3 in manifest.json"),
+        ({"files": {"result.txt": {"size": "1", "sha256": ""}}}, "the entry of file result.txt is"),
+        ({"metrics": []}, r"'metrics' is \[\] in manifest.json, expected a dict"),
+    ],
+)
+def test_a_broken_manifest_is_one_clear_line(tmp_path: Path, content: Any, message: str) -> None:
+    path = sealed(tmp_path).path
+    if isinstance(content, bytes):
+        (path / "manifest.json").write_bytes(content)
+    else:
+        rewrite(path, lambda manifest: manifest.update(content))
+    for use in (read_manifest, load_artifact, verify_artifact):
+        with pytest.raises(HandoffError, match=message) as caught:
+            use(path)
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,157 @@
+"""Stages: cached by content, atomic, resumable, and their failures are one clear line."""
+
+from __future__ import annotations
+
+import fcntl
+from dataclasses import replace
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+from flows.reports import explain as lineage
+from flows.runner.artifact import json_digest, load_artifact, verify_artifact
+from flows.runner.plan import plan
+from flows.runner.stage import Outcome, Stage, artifact_path, explain_miss, find_cached, identity, run_stage
+from robots.errors import HandoffError
+from robots.interfaces import no_progress
+from tests.flows.counting_stage import CountingConfig
+
+MODULE = "tests.flows.counting_stage"
+
+
+def make(name: str = "count", value: int = 1, **settings: str) -> Stage:
+    return Stage(name, "number", MODULE, CountingConfig(value=value, **settings))
+
+
+def run_here(stage: Stage, root: Path) -> Outcome:
+    return run_stage(stage, {}, root, no_progress, isolate=False)
+
+
+def test_second_run_takes_the_artifact_from_the_cache(tmp_path: Path) -> None:
+    tally = tmp_path / "tally"
+    stage = make(tally=str(tally))
+    first, second = run_here(stage, tmp_path), run_here(stage, tmp_path)
+    assert (first.cached, second.cached) == (False, True)
+    assert first.artifact == second.artifact
+    assert tally.read_text() == "ran\n"
+
+
+def test_changed_configuration_is_another_artifact(tmp_path: Path) -> None:
+    one, two = run_here(make(value=1), tmp_path), run_here(make(value=2), tmp_path)
+    assert one.artifact.path != two.artifact.path
+    assert explain_miss(tmp_path, make(value=5), {}).startswith("value ")
+
+
+def test_key_depends_on_the_content_of_inputs_not_on_their_place(tmp_path: Path) -> None:
+    first = run_here(make("left", 4), tmp_path / "a").artifact
+    same = run_here(make("left", 4), tmp_path / "b").artifact
+    stage = Stage("sum", "number", MODULE, CountingConfig(value=1), {"part": make("left", 4)})
+    assert first.digest == same.digest
+    outcome = run_stage(stage, {"part": first}, tmp_path, no_progress, isolate=False)
+    assert outcome.artifact.manifest["metrics"]["total"] == 5
+    assert find_cached(tmp_path, stage, {"part": same.digest}) == outcome.artifact
+
+
+def test_code_change_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = run_here(make(), tmp_path)
+    monkeypatch.setattr("flows.runner.stage.code_version", lambda module: "another version")
+    assert find_cached(tmp_path, make(), {}) is None
+    assert explain_miss(tmp_path, make(), {}) == "code changed"
+    assert outcome.artifact.path.exists()
+
+
+def test_failed_stage_leaves_no_artifact_and_the_next_attempt_resumes(tmp_path: Path) -> None:
+    broken = make(fail="error")
+    with pytest.raises(HandoffError, match="value 3, limit 2"):
+        run_here(broken, tmp_path)
+    assert [path.suffix for path in (tmp_path / "artifacts").iterdir() if path.is_dir()] == [".partial"]
+    [planned] = plan([broken], tmp_path)
+    assert planned.fate == "resume"
+
+
+@pytest.mark.parametrize(
+    ("fail", "message"),
+    [
+        ("error", r"^counting: value 3, limit 2"),
+        ("bug", r"^ZeroDivisionError: a bug"),
+        ("exit", r"exit code 7 and no result"),
+        ("full", r"^disk full while writing somewhere/result.txt"),
+    ],
+)
+def test_failures_cross_the_process_border_as_one_line(tmp_path: Path, fail: str, message: str) -> None:
+    with pytest.raises(HandoffError, match=message) as caught:
+        run_stage(make(fail=fail), {}, tmp_path, no_progress)
+    assert "\n" not in str(caught.value)
+
+
+def test_isolated_stage_reports_progress_and_metrics(tmp_path: Path) -> None:
+    seen: list[tuple[int, int, str]] = []
+    outcome = run_stage(make(value=3), {}, tmp_path, lambda done, total, note="": seen.append((done, total, note)))
+    assert outcome.artifact.manifest["metrics"] == {"total": 3, "resumed": False}
+    assert seen[0] == (1, 2, "half way")
+    assert seen[-1] == (2, 2, "")
+
+
+def test_edited_artifact_is_refused(tmp_path: Path) -> None:
+    artifact = run_here(make(value=7), tmp_path).artifact
+    (artifact.path / "result.txt").write_text("8")
+    load_artifact(artifact.path)
+    with pytest.raises(HandoffError, match="edited after it was built"):
+        verify_artifact(artifact.path)
+    (artifact.path / "result.txt").write_text("1234")
+    with pytest.raises(HandoffError, match=r"result.txt is 4 bytes, the manifest says 1 bytes"):
+        run_here(make(value=7), tmp_path)
+
+
+def test_two_runs_never_build_the_same_artifact_at_once(tmp_path: Path) -> None:
+    stage = make()
+    path = artifact_path(tmp_path, stage, json_digest(identity(stage, {})))
+    path.parent.mkdir(parents=True)
+    with (path.parent / f".{path.name}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(HandoffError, match="another run is building it"):
+            run_here(stage, tmp_path)
+
+
+def test_a_package_that_is_not_installed_stands_as_such_in_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(package: str) -> str:
+        if package == "franky-control":
+            raise PackageNotFoundError(package)
+        return installed(package)
+
+    installed = metadata.version
+    monkeypatch.setattr("flows.runner.stage.version", version)
+    environment = run_here(make(), tmp_path).artifact.manifest["environment"]
+    assert environment["franky-control"] == "not installed"
+    assert environment["torch"] == installed("torch")
+
+
+def test_plan_names_what_waits_and_what_is_cached(tmp_path: Path) -> None:
+    left = make("left", 1)
+    total = Stage("sum", "number", MODULE, CountingConfig(value=10), {"part": left})
+    assert [(item.stage, item.fate) for item in plan([left, total], tmp_path)] == [("left", "run"), ("sum", "wait")]
+    artifact = run_here(left, tmp_path).artifact
+    assert [item.fate for item in plan([left, total], tmp_path)] == ["cached", "run"]
+    run_stage(total, {"part": artifact}, tmp_path, no_progress, isolate=False)
+    assert [item.fate for item in plan([left, total], tmp_path)] == ["cached", "cached"]
+    changed = replace(total, config=CountingConfig(value=11))
+    assert plan([left, changed], tmp_path)[1].why == "value 10 → 11"
+
+
+def test_explain_walks_back_to_the_first_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage, "describe", lambda stage, metrics: f"total {metrics['total']}")
+    left = make("left", 2)
+    source = run_here(replace(left, external={"source": "a" * 64}), tmp_path).artifact
+    total = Stage("sum", "number", MODULE, CountingConfig(), {"part": left})
+    final = run_stage(total, {"part": source}, tmp_path, no_progress, isolate=False).artifact
+    text = lineage.explain(final.path / "result.txt", verify=True)
+    assert text.splitlines()[0].startswith(f"sum (number) {final.digest[:12]}  verified")
+    assert f"left (number) {source.digest[:12]}  verified" in text
+    assert "sha256 aaaaaaaaaaaa" in text
+    (source.path / "result.txt").write_text("3")
+    with pytest.raises(HandoffError, match="edited"):
+        lineage.explain(final.path, verify=True)

@@ -1,0 +1,251 @@
+"""Policies that read become bundles: a graph of tokens, the tokenizer beside it, and a gate that reads too."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from policies.card import Shapes
+from policies.export.language import LARGEST_GRAPH, captured, reading_of
+from policies.export.onnx import ExportConfig, export, to_onnx
+from policies.families.vision_language import VisionLanguagePolicy
+from policies.imitation.config import PretrainConfig
+from policies.imitation.pretrain import pretrain
+from policies.load import load_module, load_policy, new_module
+from policies.networks.vlm import load_backbone
+from policies.policy_config import BackboneConfig, LoraConfig, ScratchConfig, TokenVlaConfig, VlaConfig
+from policies.training.config import TrainingConfig
+from real.deploy.onnx_policy import OnnxPolicy
+from real.deploy.release_gate import GateConfig, gate
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.store import EpisodeStore
+from robots.errors import GateError, HandoffError
+from robots.interfaces import PolicyInput, no_progress
+from robots.language.text import INSTRUCTION, decode, encode
+from robots.language.tokenizer import Reader, tokenizer_digest
+from robots.spec import FieldSpec
+from tests.policies.vlm_fixture import write_backbone
+
+RED, BLUE = "pick up the red cube", "pick up the blue cube"
+SCRATCH = ScratchConfig(sentences=(RED, BLUE), width=32, layers=2, heads=4, feedforward=48)
+FIELDS = {name: FieldSpec(shape=(3,), unit="m") for name in ("hand", "red", "blue")}
+SENTENCES = (
+    RED,
+    f"{BLUE}\n",
+    "lift the crimson block, now!",
+    "go",
+    "",
+    " two  spaces ",
+    "two\nlines\n\n",
+    "hebe den größten Würfel",
+    "拿起 🔴",
+)
+LENIENT = GateConfig(p99_ms=1e6, min_speedup=0.0, repeats=10, warmup=1)
+TRAINING = TrainingConfig(steps=40, learning_rate=1e-2, batch_size=8, precision="fp32", preflight_seconds=0.0)
+
+
+def small(family: type[TokenVlaConfig] | type[VlaConfig], said: str | None = None) -> TokenVlaConfig | VlaConfig:
+    return family(
+        backbone=BackboneConfig(scratch=SCRATCH, instruction_tokens=24),
+        train_backbone="all",
+        observation_fields=tuple(FIELDS),
+        anchor_field=None,
+        horizon=3,
+        n_action_steps=3,
+        instruction=said,
+    )
+
+
+TOKENS, FLOW = small(TokenVlaConfig), replace(small(VlaConfig), inference_steps=2)
+assert isinstance(TOKENS, TokenVlaConfig)
+DRAWN = replace(TOKENS, decoding="autoregressive", temperature=0.7, horizon=1, n_action_steps=1, instruction=BLUE)
+
+
+def write_asked(demos: Path) -> Path:
+    """Eight episodes whose action leads to the cube that is asked for."""
+    demos.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    fields = {**FIELDS, "action": FieldSpec(shape=(2,), unit="m")}
+    schema = EpisodeSchema(name="asked", streams={"policy": StreamSpec(rate_hz=10.0, fields=fields)})
+    with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
+        for number in range(8):
+            seen = {name: rng.uniform(-0.3, 0.3, (6, 3)) for name in FIELDS}
+            name, words = (("red", RED), ("blue", BLUE))[number % 2]
+            writer.append({"policy": {**seen, "action": seen[name][:, :2]}}, {INSTRUCTION: words})
+    return demos
+
+
+class Exported(NamedTuple):
+    """A briefly trained policy and its bundle."""
+
+    policy: Path
+    bundle: Path
+
+
+@pytest.fixture(scope="module", params=[TOKENS, DRAWN, FLOW], ids=["tokens", "autoregressive", "flow"])
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    folder = tmp_path_factory.mktemp("exported")
+    demos, policy, bundle = write_asked(folder / "demos"), folder / "policy", folder / "bundle"
+    policy.mkdir()
+    bundle.mkdir()
+    pretrain(
+        PretrainConfig(policy=request.param, training=TRAINING, validation_fraction=0.0), demos, policy, no_progress
+    )
+    export(ExportConfig(golden=20), policy, demos, bundle, no_progress, "p" * 64, "d" * 64)
+    return Exported(policy, bundle)
+
+
+def shown(policy: OnnxPolicy, *told: str, rows: int = 0) -> tuple[PolicyInput, np.ndarray]:
+    rng, rows = np.random.default_rng(1), rows or len(told)
+    vector = rng.uniform(-0.3, 0.3, (rows, 1, 9)).astype(np.float32)
+    noise = rng.standard_normal((rows, policy.contract.horizon, 2), dtype=np.float32)
+    return PolicyInput(vector, {}, told), noise
+
+
+def test_the_graph_answers_as_torch_to_sentences_of_any_length(exported: Exported):
+    policy = OnnxPolicy(exported.bundle / "policy.onnx")
+    given, noise = shown(policy, RED, "go", "lift the crimson block", BLUE)
+    scale = load_module(exported.policy)[0].normalize_action.scale.numpy()
+    assert (np.abs(policy(given, noise) - load_policy(exported.policy)(given, noise)) / scale).max() <= 1e-5
+
+
+def test_a_row_alone_is_answered_as_among_longer_sentences(exported: Exported):
+    policy = OnnxPolicy(exported.bundle / "policy.onnx")
+    given, noise = shown(policy, "go", "lift the crimson block")
+    alone = policy(PolicyInput(given.vector[:1], {}, ("go",)), noise[:1])
+    np.testing.assert_allclose(alone, policy(given, noise)[:1], atol=1e-6)
+
+
+def test_two_sentences_give_two_actions(exported: Exported):
+    policy = OnnxPolicy(exported.bundle / "policy.onnx")
+    given, noise = shown(policy, RED, RED)
+    other = given._replace(instructions=(BLUE, BLUE))
+    assert np.abs(policy(given, noise) - policy(other, noise)).max() > 1e-3
+
+
+def test_golden_examples_hold_the_words_of_their_episodes(exported: Exported):
+    golden = np.load(exported.bundle / "golden.npz")
+    told, seen = decode(golden[INSTRUCTION]), golden["observation"][:, 0]
+    assert set(told) == {RED, BLUE}
+    assert len(told) == len(seen) == 20
+    policy = OnnxPolicy(exported.bundle / "policy.onnx")
+    answer = policy(PolicyInput(golden["observation"], {}, told), golden["noise"])
+    assert (np.abs(answer - golden["action"]) / golden["action_scale"]).max() <= 1e-5
+
+
+def test_the_bundle_names_its_tokenizer(exported: Exported):
+    assert {path.name for path in exported.bundle.iterdir()} == {"policy.onnx", "golden.npz", "tokenizer.json"}
+    policy = OnnxPolicy(exported.bundle / "policy.onnx")
+    assert policy.contract.instruction
+    assert policy.reader is not None
+    data = (exported.bundle / "tokenizer.json").read_bytes()
+    assert policy.reader.reading.tokenizer == tokenizer_digest(data)
+    assert policy.reader.reading.longest == 24
+
+
+def test_without_words_it_follows_its_own_or_says_that_there_are_none(exported: Exported):
+    policy = OnnxPolicy(exported.bundle / "policy.onnx")
+    given, noise = shown(policy, rows=2)
+    assert policy.reader is not None
+    if policy.reader.reading.said is None:
+        with pytest.raises(HandoffError, match="0 instructions for 2 observations, expected one each"):
+            policy(given.vector, noise)
+    else:
+        told = given._replace(instructions=(BLUE, BLUE))
+        np.testing.assert_array_equal(policy(given.vector, noise), policy(told, noise))
+
+
+def test_a_sentence_too_long_for_the_policy_is_refused(exported: Exported):
+    policy = OnnxPolicy(exported.bundle / "policy.onnx")
+    given, noise = shown(policy, RED, "q" * 30)
+    with pytest.raises(HandoffError, match=r"instruction 'qqq.*' has 31 tokens, at most 24 are read"):
+        policy(given, noise)
+
+
+def test_a_tokenizer_of_another_bundle_is_refused(exported: Exported, tmp_path: Path):
+    bundle = shutil.copytree(exported.bundle, tmp_path / "bundle")
+    other = load_backbone(BackboneConfig(scratch=replace(SCRATCH, sentences=("open the drawer",))), weights=True)
+    (bundle / "tokenizer.json").write_bytes(other.files()["tokenizer.json"])
+    with pytest.raises(HandoffError, match="Are graph and tokenizer those of two bundles"):
+        OnnxPolicy(bundle / "policy.onnx")
+
+
+def test_the_gate_releases_the_bundle(exported: Exported, tmp_path: Path):
+    figures = gate(LENIENT, exported.bundle, exported.bundle, tmp_path, no_progress)
+    assert figures["parity"] <= 1e-5
+    assert (figures["golden"], figures["failed"]) == (20, [])
+
+
+def test_the_gate_keeps_a_bundle_whose_words_were_exchanged(exported: Exported, tmp_path: Path):
+    bundle = shutil.copytree(exported.bundle, tmp_path / "bundle")
+    golden = dict(np.load(bundle / "golden.npz"))
+    exchanged = [BLUE if line == RED else RED for line in decode(golden[INSTRUCTION])]
+    golden[INSTRUCTION] = encode(exchanged, golden[INSTRUCTION].shape[1])
+    np.savez(bundle / "golden.npz", **golden)
+    with pytest.raises(GateError, match="ONNX Runtime differs from torch"):
+        gate(LENIENT, bundle, bundle, tmp_path, no_progress)
+
+
+@pytest.mark.parametrize("tokenizer", ["scratch", "bytes", "pretrained"])
+def test_a_robot_makes_the_tokens_that_training_made(tokenizer: str, tmp_path: Path):
+    match tokenizer:
+        case "scratch":
+            config = BackboneConfig(scratch=SCRATCH)
+        case "bytes":
+            config = BackboneConfig(scratch=ScratchConfig())
+        case _:
+            config = BackboneConfig(folder=str(write_backbone(tmp_path / "backbone")))
+    torch.manual_seed(0)
+    trained = replace(TOKENS, backbone=config)
+    policy = new_module(trained, Shapes({"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {}))
+    assert isinstance(policy, VisionLanguagePolicy)
+    reading, data = reading_of(policy)
+    (tmp_path / "tokenizer.json").write_bytes(data)
+    reader = Reader(tmp_path / "tokenizer.json", reading)
+    for told in (SENTENCES, *((line,) for line in SENTENCES)):
+        words, tokens = policy.backbone.tokens(told), reader.tokens(told, len(told))
+        assert tokens.token_BL.dtype == np.int64
+        np.testing.assert_array_equal(tokens.token_BL, words.token_BL.numpy())
+        np.testing.assert_array_equal(tokens.mask_BL, words.mask_BL.numpy())
+
+
+def test_pictures_and_adapters_are_in_the_graph_too(tmp_path: Path):
+    backbone = BackboneConfig(folder=str(write_backbone(tmp_path / "backbone")))
+    config = replace(
+        TOKENS, backbone=backbone, train_backbone="lora", lora=LoraConfig(rank=2), image_fields=("front",), bins=8
+    )
+    torch.manual_seed(0)
+    shapes = Shapes({"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {"front": (24, 32, 3)})
+    module = new_module(config, shapes).eval().requires_grad_(False)
+    assert isinstance(module, VisionLanguagePolicy)
+    for name, parameter in module.named_parameters():
+        if "lora_B" in name or name == "query_NW":
+            torch.nn.init.normal_(parameter)
+    graph = to_onnx(module, 21).SerializeToString()
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    assert [node.name for node in session.get_inputs()] == ["observation", "noise", "tokens", "tokens_mask", "front"]
+    vector, noise = torch.randn(3, 1, 9), torch.randn(3, 3, 2)
+    front = torch.randint(0, 256, (3, 1, 24, 32, 3), dtype=torch.uint8)
+    told = (RED, BLUE, "go")
+    words = module.backbone.tokens(told)
+    given = {"observation": vector, "noise": noise, "front": front}
+    given |= {"tokens": words.token_BL, "tokens_mask": words.mask_BL}
+    (answer,) = session.run(["action"], {name: array.numpy() for name, array in given.items()})
+    np.testing.assert_allclose(np.asarray(answer), module(vector, noise, {"front": front}, told).numpy(), atol=1e-5)
+
+
+def test_weights_beyond_one_file_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch):
+    assert LARGEST_GRAPH == 2_147_483_648
+    monkeypatch.setattr("policies.export.language.LARGEST_GRAPH", 1000)
+    torch.manual_seed(0)
+    policy = new_module(TOKENS, Shapes({"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {}))
+    assert isinstance(policy, VisionLanguagePolicy)
+    with pytest.raises(HandoffError, match="one ONNX file holds less than 2"):
+        captured(policy, (torch.zeros(2, 1, 9), torch.zeros(2, 3, 2)), {}, {})

@@ -1,0 +1,85 @@
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from policies.export.onnx import ExportConfig, export
+from policies.imitation.config import PretrainConfig
+from policies.imitation.pretrain import pretrain
+from policies.training.config import TrainingConfig
+from robots.contract import CONTRACT_KEY, Contract
+from robots.errors import HandoffError
+from robots.interfaces import no_progress
+from tests.policies.conftest import TINY
+
+CONFIG = ExportConfig(golden=32)
+
+
+@pytest.fixture(scope="module")
+def bundle(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A briefly trained policy as one file, with its golden examples."""
+    policy, out = tmp_path_factory.mktemp("policy"), tmp_path_factory.mktemp("bundle")
+    training = TrainingConfig(steps=50, learning_rate=1e-2, batch_size=16, precision="fp32")
+    pretrain(PretrainConfig(policy=TINY, training=training), demos, policy, no_progress)
+    export(CONFIG, policy, demos, out, no_progress, "p" * 64, "d" * 64)
+    return out
+
+
+@pytest.fixture(scope="module")
+def session(bundle: Path) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(str(bundle / "policy.onnx"), providers=["CPUExecutionProvider"])
+
+
+def run(session: onnxruntime.InferenceSession, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    (action,) = session.run(["action"], {"observation": observation, "noise": noise})
+    return np.asarray(action)
+
+
+def test_onnx_answers_as_torch_did(bundle: Path, session: onnxruntime.InferenceSession):
+    golden = np.load(bundle / "golden.npz")
+    action = run(session, golden["observation"], golden["noise"])
+    assert np.abs((action - golden["action"]) / golden["action_scale"]).max() <= 1e-5
+
+
+def test_the_batch_is_dynamic(bundle: Path, session: onnxruntime.InferenceSession):
+    golden = np.load(bundle / "golden.npz")
+    action = run(session, golden["observation"][:1], golden["noise"][:1])
+    assert action.shape == (1, 4, 2)
+    assert np.abs((action - golden["action"][:1]) / golden["action_scale"]).max() <= 1e-5
+
+
+def test_the_noise_reaches_the_action(bundle: Path, session: onnxruntime.InferenceSession):
+    golden = np.load(bundle / "golden.npz")
+    action = run(session, golden["observation"], golden["noise"][::-1].copy())
+    assert np.abs(action - golden["action"]).max() > 1e-3
+
+
+def test_golden_examples_are_recorded_observations_in_physical_units(bundle: Path):
+    golden = np.load(bundle / "golden.npz")
+    assert golden["observation"].shape == (32, 2, 4)
+    assert 0.0 <= golden["observation"].min() < golden["observation"].max() <= 0.4
+    assert all(golden[name].dtype == np.float32 for name in golden)
+
+
+def test_the_action_scale_belongs_to_each_entry_of_the_chunk(bundle: Path):
+    scale = np.load(bundle / "golden.npz")["action_scale"]
+    assert scale.shape == (4, 2)
+    assert (scale > 0.0).all()
+
+
+def test_the_file_carries_its_contract(session: onnxruntime.InferenceSession):
+    contract = Contract.from_json(session.get_modelmeta().custom_metadata_map[CONTRACT_KEY])
+    assert contract.sampler == "ddim-4"
+    assert (contract.n_obs_steps, contract.horizon, contract.n_action_steps) == (2, 4, 2)
+    assert list(contract.observation) == ["goal", "agent"]
+    assert (contract.training_data, contract.policy) == ("d" * 64, "p" * 64)
+
+
+def test_the_bundle_is_two_files(bundle: Path):
+    assert {path.name for path in bundle.iterdir()} == {"policy.onnx", "golden.npz"}
+
+
+def test_a_missing_policy_is_named(demos: Path, tmp_path: Path):
+    with pytest.raises(HandoffError, match="no policy is here"):
+        export(CONFIG, tmp_path / "nowhere", demos, tmp_path, no_progress, "", "")

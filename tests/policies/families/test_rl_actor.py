@@ -1,0 +1,97 @@
+"""A published actor as a policy: the same answers as the learner's, in torch, in NumPy and in ONNX."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from policies.card import PolicyCard
+from policies.checkpoint import read_card
+from policies.export.onnx import to_onnx
+from policies.families.rl_actor import LearnedActor, save_actor
+from policies.load import load_module, load_policy
+from policies.policy_config import LearnedActorConfig
+from policies.rl.actor_export import sac_actor
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import GripperConfig, SacConfig
+from policies.rl.off_policy.sac import Sac
+from policies.rl.replay.transitions import Sizes
+from robots.config import to_plain, validate
+from robots.control.gripper_commands import CommandedHand
+from robots.errors import HandoffError
+from robots.spec import FieldSpec
+from robots.wire.learner import Parameters
+
+FIELDS = {"pose": FieldSpec(shape=(3,), unit="m"), "goal": FieldSpec(shape=(3,)), "width_target": FieldSpec(shape=(1,))}
+
+
+def new_learner(hand: bool, layer_norm: bool = True) -> Sac:
+    sizes = MlpSizes(hidden=(8, 8), layer_norm=layer_norm)
+    gripper = GripperConfig(network=sizes) if hand else None
+    learner = Sac(
+        SacConfig(critic=sizes, actor=sizes, gripper=gripper),
+        Sizes(observation=7, action=3, differences=((0, 3, 3, 0.1),), close_ups=((0, -1, 2, 0.3), (3, 0, 3, 0.2))),
+        seed=3,
+    )
+    learner.networks.features.fit(torch.full((7,), -0.5), torch.arange(1.0, 8.0))
+    return learner
+
+
+def card_of(learner: Sac, fields: dict[str, FieldSpec] = FIELDS) -> tuple[PolicyCard, Parameters]:
+    card, arrays = sac_actor(learner)
+    model = LearnedActorConfig(observation_fields=tuple(fields), card=card)
+    policy = PolicyCard(task="t", rate_hz=20.0, observation=fields, action=FieldSpec(shape=(3,)), model=model)
+    return policy, Parameters(5, card, arrays)
+
+
+def observations() -> np.ndarray:
+    seen = np.random.default_rng(0).uniform(-1.0, 1.0, (40, 7)).astype(np.float32)
+    seen[:, 6] = np.linspace(0.0, 0.08, 40)
+    return seen
+
+
+@pytest.mark.parametrize(("hand", "layer_norm"), [(True, True), (False, True), (False, False)])
+def test_a_saved_actor_answers_as_its_learner(tmp_path: Path, hand: bool, layer_norm: bool) -> None:
+    learner, seen = new_learner(hand, layer_norm), observations()
+    save_actor(tmp_path, *card_of(learner))
+    answer = load_policy(tmp_path)(seen[:, None], np.zeros((40, 1, 3), np.float32))[:, 0]
+    expected = learner.act(seen)
+    if hand:
+        assert len(set(expected[:, 2])) > 1, "a critic that always commands the same would prove little"
+        expected = CommandedHand(3).to_world(expected, {"width_target": seen[:, 6:]})
+    assert np.abs(answer - expected).max() < 1e-5
+
+
+def test_its_graph_answers_the_same(tmp_path: Path) -> None:
+    save_actor(tmp_path, *card_of(new_learner(True)))
+    module, _ = load_module(tmp_path)
+    session = onnxruntime.InferenceSession(to_onnx(module, 21).SerializeToString())
+    seen, noise = observations()[:, None], np.zeros((40, 1, 3), np.float32)
+    (answer,) = session.run(["action"], {"observation": seen, "noise": noise})
+    assert np.abs(np.asarray(answer) - load_policy(tmp_path)(seen, noise)).max() < 1e-5
+
+
+def test_its_card_survives_the_way_through_a_file(tmp_path: Path) -> None:
+    card, parameters = card_of(new_learner(True))
+    save_actor(tmp_path, card, parameters)
+    assert read_card(tmp_path) == card
+    assert validate(PolicyCard, json.loads(json.dumps(to_plain(card)))) == card
+
+
+def test_a_commanded_hand_that_does_not_see_its_target_is_refused() -> None:
+    fields = {"pose": FieldSpec(shape=(7,))}
+    card, _ = card_of(new_learner(True), fields)
+    assert isinstance(card.model, LearnedActorConfig)
+    with pytest.raises(HandoffError, match="width_target"):
+        LearnedActor(card.model, card.shapes)
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+    card, _ = card_of(new_learner(True))
+    with pytest.raises(HandoffError, match="another network"):
+        save_actor(tmp_path, card, card_of(new_learner(False))[1])

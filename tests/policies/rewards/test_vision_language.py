@@ -1,0 +1,159 @@
+"""Image-text reward, EPIC distance, scaler and stages, by hand."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from policies.rewards.vision_language import (
+    GoalBaselineReward,
+    RewardScaler,
+    StageLatch,
+    epic_distance,
+    image_text_reward,
+)
+from robots.errors import HandoffError
+from robots.success import DetectorConfig
+
+RNG = np.random.default_rng(0)
+GOAL, BASELINE = np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0])
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+class RandomProjection:
+    """Stands in for an image-text model: pictures are projected at random, texts are the given vectors."""
+
+    def __init__(self, entries: int, texts: dict[str, np.ndarray]) -> None:
+        size = len(next(iter(texts.values())))
+        self.matrix = np.random.default_rng(1).standard_normal((entries, size))
+        self.vectors = texts
+
+    def images(self, images: np.ndarray) -> np.ndarray:
+        return unit(images.reshape(len(images), -1) @ self.matrix)
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        return unit(np.stack([self.vectors[text] for text in texts]))
+
+
+def test_without_projection_the_reward_is_the_cosine():
+    goal, baseline, states = unit(RNG.standard_normal(8)), unit(RNG.standard_normal(8)), RNG.standard_normal((50, 8))
+    reward = GoalBaselineReward(goal, baseline, alpha=0.0)(unit(states))
+    assert reward == pytest.approx(unit(states) @ goal, abs=1e-12)
+
+
+def test_with_full_projection_what_is_orthogonal_to_the_line_does_not_count():
+    states = np.array([[0.48, 0.64, 0.6], [0.48, 0.64, -0.6], [0.0, 0.16, np.sqrt(1 - 0.16**2)]])
+    reward = GoalBaselineReward(GOAL, BASELINE, alpha=1.0)(states)
+    # x - g along d = (1, -1, 0) / sqrt 2 is (x0 - 1 - x1) / sqrt 2 = -1.16 / sqrt 2, so r = 1 - 1.16^2 / 4.
+    assert reward == pytest.approx(np.full(3, 1.0 - 1.16**2 / 4.0), abs=1e-12)
+
+
+def test_half_projection_is_the_formula():
+    goal, baseline, states = unit(RNG.standard_normal(8)), unit(RNG.standard_normal(8)), RNG.standard_normal((50, 8))
+    states = unit(states)
+    direction = unit(goal - baseline)
+    on_line = goal + (states - goal) @ np.outer(direction, direction)
+    expected = 1.0 - 0.5 * np.square(0.5 * on_line + 0.5 * states - goal).sum(axis=1)
+    assert GoalBaselineReward(goal, baseline, alpha=0.5)(states) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_the_reward_rises_from_baseline_to_goal(alpha: float):
+    share = np.linspace(0.0, 1.0, 30)[:, None]
+    reward = GoalBaselineReward(GOAL, BASELINE, alpha)(unit(share * GOAL + (1.0 - share) * BASELINE))
+    assert (np.diff(reward) > 0.0).all()
+    assert reward[-1] == pytest.approx(1.0)
+
+
+def test_a_picture_of_the_goal_is_worth_1():
+    pictures = RNG.integers(0, 256, (5, 4, 4, 3), dtype=np.uint8)
+    embed = RandomProjection(4 * 4 * 3, {"cube at the goal": np.ones(16), "a table": RNG.standard_normal(16)})
+    embed.vectors["cube at the goal"] = embed.images(pictures)[2]
+    reward = image_text_reward(embed, "cube at the goal", "a table", alpha=0.5)(pictures)
+    assert reward[2] == pytest.approx(1.0)
+    assert (np.delete(reward, 2) < 0.999).all()
+
+
+def test_embeddings_that_are_no_unit_vectors_are_refused():
+    with pytest.raises(HandoffError, match="not normalised"):
+        GoalBaselineReward(GOAL, BASELINE)(np.array([[2.0, 0.0, 0.0]]))
+
+
+def test_a_goal_that_is_the_baseline_is_refused():
+    with pytest.raises(HandoffError, match="Do both prompts say the same"):
+        image_text_reward(RandomProjection(48, {"a cube": GOAL, "the cube": GOAL}), "a cube", "the cube")
+
+
+def shaped(reward: np.ndarray, potential: np.ndarray, discount: float) -> np.ndarray:
+    return reward + discount * potential[None, :] - potential[:, None]
+
+
+def test_epic_does_not_see_potential_shaping_and_scale():
+    reward, potential = RNG.standard_normal((30, 30)), 5.0 * RNG.standard_normal(30)
+    assert epic_distance(reward, 3.0 * shaped(reward, potential, 0.9), 0.9) == pytest.approx(0.0, abs=1e-7)
+
+
+def test_epic_sees_shaping_with_another_discount():
+    reward, potential = RNG.standard_normal((30, 30)), 5.0 * RNG.standard_normal(30)
+    assert epic_distance(reward, shaped(reward, potential, 0.5), 0.9) > 0.1
+
+
+def test_opposite_rewards_are_1_apart():
+    reward = RNG.standard_normal((30, 30))
+    assert epic_distance(reward, -reward, 0.9) == pytest.approx(1.0)
+
+
+def test_unrelated_rewards_are_about_071_apart():
+    # sqrt((1 - 0) / 2); the correlation of 40000 independent pairs is below .02.
+    first, second = RNG.standard_normal((2, 200, 200))
+    assert epic_distance(first, second, 0.9) == pytest.approx(np.sqrt(0.5), abs=0.01)
+
+
+def test_a_reward_that_is_only_shaping_is_refused():
+    with pytest.raises(HandoffError, match="ranks no policies"):
+        epic_distance(shaped(np.ones((9, 9)), RNG.standard_normal(9), 0.9), np.eye(9), 0.9)
+
+
+def test_the_scaler_divides_by_the_deviation_of_the_discounted_returns():
+    scaler = RewardScaler(worlds=2, discount=0.5, clip=100.0)
+    scaler(np.array([1.0, 0.0]), np.array([False, True]))
+    scaled = scaler(np.array([2.0, 4.0]), np.array([False, False]))
+    # Returns 1, 0, then .5 + 2 and 4, for the second world began anew.
+    assert scaled == pytest.approx(np.array([2.0, 4.0]) / np.std([1.0, 0.0, 2.5, 4.0]))
+
+
+def test_the_scaler_bounds_its_rewards():
+    scaler = RewardScaler(worlds=100, clip=2.0)
+    reward = np.zeros(100)
+    reward[0] = 1.0
+    assert scaler(reward, np.ones(100, dtype=bool))[0] == 2.0
+
+
+def test_a_restored_scaler_goes_on_as_before():
+    first, second = RewardScaler(worlds=3), RewardScaler(worlds=3)
+    rewards, dones = RNG.standard_normal((20, 3)), RNG.random((20, 3)) < 0.2
+    for reward, done in zip(rewards[:10], dones[:10], strict=True):
+        first(reward, done)
+    second.restore(first.state())
+    for reward, done in zip(rewards[10:], dones[10:], strict=True):
+        assert (first(reward, done) == second(reward, done)).all()
+
+
+def test_stages_pay_once_each_and_in_order():
+    latch = StageLatch([DetectorConfig(steps=1), DetectorConfig(steps=1)], worlds=1)
+    # Too early, first stage, undone and done again, second stage, and again.
+    probabilities = [(0.0, 0.9), (0.9, 0.0), (0.0, 0.0), (0.9, 0.0), (0.0, 0.9), (0.9, 0.9)]
+    steps = [latch.update(np.array([probability])) for probability in probabilities]
+    assert [float(step.reward[0]) for step in steps] == [0.0, 0.5, 0.0, 0.0, 0.5, 0.0]
+    assert [int(step.stage[0]) for step in steps] == [0, 1, 1, 1, 2, 2]
+    assert [bool(step.success[0]) for step in steps] == [False, False, False, False, True, True]
+
+
+def test_stages_of_one_world_begin_anew_without_the_others():
+    latch = StageLatch([DetectorConfig(steps=1)], worlds=2)
+    latch.update(np.full((2, 1), 0.9))
+    latch.reset(np.array([True, False]))
+    assert latch.update(np.full((2, 1), 0.9)).reward.tolist() == [1.0, 0.0]

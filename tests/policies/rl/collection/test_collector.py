@@ -1,0 +1,186 @@
+"""Rollouts in worlds whose every number is known."""
+
+import copy
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from policies.card import Shapes
+from policies.families.diffusion import DiffusionPolicy
+from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.rl.collection.chunk_env import ChunkWorlds
+from policies.rl.collection.collector import Collector
+from policies.rl.collection.episode_statistics import RECENT, EpisodeTally, Recent
+from policies.rl.collection.interfaces import Decided
+from policies.rl.collection.reward_shaping import PracticeReward
+from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig
+from policies.rl.on_policy.diffusion_actor import DenoisingActor
+from policies.rl.on_policy.ppo import OnPolicyLearner
+from robots.errors import HandoffError
+from tests.policies.rl.counting import LIMIT, Counting
+
+
+def policy(n_obs_steps: int = 2, horizon: int = 4) -> DiffusionPolicy:
+    torch.manual_seed(0)
+    config = DiffusionPolicyConfig(
+        n_obs_steps=n_obs_steps,
+        horizon=horizon,
+        n_action_steps=2,
+        train_timesteps=10,
+        inference_steps=5,
+        network=MlpConfig(width=16, blocks=1),
+    )
+    # The step stands before the seed, whatever their names.
+    made = DiffusionPolicy(config, Shapes({"step": (0, 1), "seed": (1, 2)}, 1, None, {}))
+    made.normalize_action.centre.fill_(0.5)
+    made.normalize_action.scale.fill_(2.0)
+    return made
+
+
+def worlds(num_envs: int = 2, n_action_steps: int = 2, pays: PracticeReward | None = None, **options) -> ChunkWorlds:
+    return ChunkWorlds(Counting(num_envs), policy(**options), n_action_steps, count(100), 0.9, pays)
+
+
+def seen_steps(found: ChunkWorlds) -> list[list[float]]:
+    return found.seen()[..., 0].tolist()
+
+
+def test_histories_hold_the_two_newest_observations_and_begin_with_one_twice():
+    found = worlds()
+    assert seen_steps(found) == [[0.0, 0.0], [0.0, 0.0]]
+    found.step(torch.zeros(2, 4, 1))
+    assert seen_steps(found) == [[1.0, 2.0], [1.0, 2.0]]
+    assert found.seen()[..., 1].tolist() == [[100.0, 100.0], [101.0, 101.0]]
+
+
+def test_a_chunk_is_executed_from_the_newest_observed_step_in_physical_units():
+    found = worlds()
+    found.step(torch.arange(8.0).reshape(2, 4, 1))
+    done = found.env.done  # type: ignore[attr-defined]
+    assert [action for _, action in done] == [[2.5, 10.5], [4.5, 12.5]]
+
+
+def test_a_world_that_ends_within_a_chunk_counts_what_was_executed():
+    found = worlds()
+    found.step(torch.zeros(2, 4, 1))
+    led = found.step(torch.zeros(2, 4, 1))
+    np.testing.assert_allclose(led.reward_N, [3.0, 3.0 + 0.9 * 4.0], rtol=1e-6)
+    np.testing.assert_allclose(led.discount_N, [0.9, 0.81], rtol=1e-6)
+    assert led.terminated_N.tolist() == [True, False]
+    assert led.success_N.tolist() == [True, False]
+    assert led.final_seen[:, -1, 0].tolist() == [3.0, 4.0], "the true one, not that of the new start"
+    assert seen_steps(found) == [[0.0, 0.0], [3.0, 4.0]]
+    assert found.seen()[0, -1, 1] == 102.0, "the next seed"
+
+
+def test_a_time_limit_is_no_end_of_the_task():
+    found = worlds(n_action_steps=1, n_obs_steps=1)
+    for _ in range(LIMIT - 1):
+        found.step(torch.zeros(2, 4, 1))
+    led = found.step(torch.zeros(2, 4, 1))
+    assert led.truncated_N.tolist() == [False, True]
+    assert not led.terminated_N[1]
+
+
+def critic() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
+
+
+def test_a_rollout_values_the_true_observation_behind_every_decision():
+    found, value = worlds(3), critic()
+    actor = DenoisingActor(found._policy, DppoConfig(steps=5))  # type: ignore[arg-type]
+    collector = Collector(found, actor, value, 0.9)
+    rollout = collector.rollout(6)
+    ended = rollout.terminated_TN | rollout.truncated_TN
+    assert ended[:, 0].tolist() == [False, True] * 3
+    assert rollout.truncated_TN[3, 1:].all()
+    with torch.no_grad():
+        going = ~ended[:-1]
+        torch.testing.assert_close(rollout.next_value_TN[:-1][going], rollout.value_TN[1:][going])
+        # World 1 ran into its limit at step 7, seen as (7, 7): it had ended before the last action of its chunk.
+        true = value(torch.tensor([[[7.0, 101.0], [7.0, 101.0]]]))[0, 0]
+    torch.testing.assert_close(rollout.next_value_TN[3, 1], true)
+    assert collector.tally.solved.count(True) == 3
+    assert collector.tally.returns[0] == pytest.approx(1.0 + 0.9 * 2.0 + 3.0)
+
+
+def ended(solved: list[bool], truncated: list[bool]) -> Decided:
+    """A decision behind which those of the worlds are over that solved the task or ran out of time."""
+    rows = len(solved)
+    won, late = torch.tensor(solved), torch.tensor(truncated)
+    return Decided(won.float(), torch.ones(rows), won, late, None, won, largest_N=won.float())
+
+
+def test_what_practice_came_to_counts_all_episodes_of_a_rollout_and_not_only_those_that_ran_out_of_time_at_its_end():
+    worlds = 3 * RECENT
+    solved = [number < RECENT for number in range(worlds)]
+    tally = EpisodeTally(worlds)
+    assert tally.recent(0) == Recent(0.0, 0.0, 0.0), "none has ended"
+    tally.add(ended(solved, [False] * worlds))
+    tally.add(ended([False] * worlds, [not won for won in solved]))
+    assert tally.solved[-RECENT:] == [False] * RECENT
+    assert tally.recent(0) == pytest.approx(Recent(1 / 3, 1 / 3, 1 / 3))
+    assert tally.recent(len(tally.solved)) == Recent(0.0, 0.0, 0.0), "a short rollout counts the newest before it, too"
+    assert tally.recent(2 * RECENT) == Recent(0.0, 0.0, 0.0)
+
+
+def test_a_rollout_teaches_and_chance_goes_on_where_it_was_saved():
+    found, value = worlds(4), critic()
+    actor = DenoisingActor(found._policy, DppoConfig(steps=5))  # type: ignore[arg-type]
+    collector = Collector(found, actor, value, 0.9)
+    learned = OnPolicyLearner(OnPolicyConfig(critic_warm_up=0, batch_size=40), actor, value).update(
+        collector.rollout(4)
+    )
+    assert np.isfinite([learned.policy_loss, learned.value_loss, learned.kl]).all()
+    state, env = copy.deepcopy(collector.state_dict()), copy.deepcopy(found)
+    once = collector.rollout(3)
+    again = Collector(env, actor, value, 0.9)
+    again.load_state_dict(state)
+    twice = again.rollout(3)
+    for name in ("seen", "reward_TN", "log_prob_TNK"):
+        assert torch.equal(getattr(once, name), getattr(twice, name)), name
+
+
+def test_what_the_worlds_do_not_tell_is_refused():
+    env = Counting(2)
+    env.observation_spec = {"step": env.observation_spec["step"]}
+    with pytest.raises(HandoffError, match=r"do not observe \['seed'\]"):
+        ChunkWorlds(env, policy(), 2, count(0), 0.9)
+
+
+@pytest.mark.parametrize(("history", "actions"), [(2, 4), (1, 5), (3, 1), (1, 0)])
+def test_more_actions_than_a_chunk_holds_are_refused(history, actions):
+    with pytest.raises(HandoffError, match="practice: "):
+        worlds(n_action_steps=actions, n_obs_steps=history)
+
+
+def test_practice_pays_for_steps_success_and_failure_where_they_were():
+    pays = PracticeReward(task=2.0, step=-1.0, success=10.0, failure=-5.0)
+    told_NH = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.0], [0.6, 0.0, 0.0]])
+    solved_N, failed_N = np.array([False, True, False]), np.array([False, False, True])
+    paid_NH = pays.paid(told_NH, np.array([3, 2, 1]), solved_N, failed_N, np.full(3, np.nan))
+    np.testing.assert_allclose(paid_NH[0], [-0.8, -0.6, -0.4], rtol=1e-6)
+    np.testing.assert_allclose(paid_NH[1, :2], [-0.2, 10.0], rtol=1e-6)
+    np.testing.assert_allclose(paid_NH[2, 0], -4.8 + 1.0 - 1.0 + 0.0, rtol=1e-6)
+
+
+def test_progress_is_what_the_tasks_reward_rose_by_from_action_to_action_and_from_chunk_to_chunk():
+    pays = PracticeReward(task=0.0, progress=10.0)
+    never_N, before_N = np.zeros(2, bool), np.array([np.nan, 0.5])
+    paid_NH = pays.paid(np.array([[0.1, 0.4], [0.3, 0.0]]), np.array([2, 1]), never_N, never_N, before_N)
+    np.testing.assert_allclose(paid_NH[0], [0.0, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(paid_NH[1, 0], -2.0, rtol=1e-6)
+
+
+def test_the_progress_of_an_episode_adds_up_to_its_last_reward_less_its_first():
+    # World 0 is told 1, 2 and 3 and has solved it; then it begins anew. World 1 is told as many as its limit has steps.
+    found = worlds(pays=PracticeReward(task=0.0, progress=1.0))
+    paid = [found.step(torch.zeros(2, 4, 1)).reward_NH for _ in range(4)]
+    assert all(part is not None for part in paid)
+    made = torch.stack([part.sum(dim=1) for part in paid if part is not None], dim=1)
+    assert made[0].tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert made[1].sum() == LIMIT - 1.0

@@ -1,0 +1,152 @@
+"""Worlds that stay on a device, against the same worlds through the host: small ones of a number that counts."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from policies.policy import ChunkPolicy
+from policies.rl.collection.chunk_collector import ChunkCollector
+from policies.rl.collection.chunk_env import ChunkWorlds
+from policies.rl.collection.device_chunk_env import ResidentChunkWorlds, StaysOnDevice
+from policies.rl.collection.reward_shaping import PracticeReward
+from policies.rl.collection.seeds import CountedSeeds
+from robots.errors import HandoffError
+from tests.policies.rl.collection.test_collector import policy
+from tests.policies.rl.counting import Counting
+
+N = 3
+PAYS = PracticeReward(task=0.5, step=-0.1, progress=2.0, success=3.0, failure=-1.0)
+
+
+class Led(NamedTuple):
+    observation: dict[str, Tensor]
+    reward_NH: Tensor
+    executed_N: Tensor
+    terminated_N: Tensor
+    truncated_N: Tensor
+    success_N: Tensor
+
+
+class OnDevice:
+    """The counting worlds as worlds of a device, whose starts are drawn before they are needed."""
+
+    def __init__(self, waiting: int = 20) -> None:
+        self.inner, self.num_envs, self.device = Counting(N), N, torch.device("cpu")
+        self.observation_spec, self.waiting = self.inner.observation_spec, waiting
+        self.pool: list[int] = []
+        self.used = self.checked = 0
+        self.shown: dict[str, np.ndarray] = {}
+        self.ended = np.zeros(N, bool)
+
+    def refill(self, seeds: Any) -> dict[str, np.ndarray]:
+        self.pool += list(seeds)
+        return {}
+
+    def taken(self) -> int:
+        return self.used + self.waiting - len(self.pool)
+
+    def begin(self, size: int = 1) -> None:
+        self._take(np.ones(N, bool), np.arange(N) // size)
+
+    def begin_again(self, over_N: Tensor) -> None:
+        over = over_N.numpy()
+        if over.any():
+            self._take(over, np.cumsum(over) - 1)
+
+    def _take(self, over: np.ndarray, order: np.ndarray) -> None:
+        rows = np.flatnonzero(over)
+        seeds = [self.pool[self.used + order[row]] for row in rows]
+        self.used += int(order[rows].max()) + 1
+        self.shown = self.inner.reset(seeds, rows.tolist())
+        self.ended[rows] = False
+
+    def observation(self) -> dict[str, Tensor]:
+        return {name: torch.from_numpy(array.copy()) for name, array in self.shown.items()}
+
+    def step(self, action_NHA: Tensor) -> Led:
+        begun, made = ~self.ended, self.inner.step(action_NHA.numpy().astype(float))
+        self.ended |= made.terminated | made.truncated
+        self.shown = made.observation
+        flags = (made.terminated & begun, made.truncated & begun, made.info["success"] & made.terminated & begun)
+        told = (torch.from_numpy(made.reward), torch.from_numpy(np.asarray(made.executed, np.int64)))
+        return Led(self.observation(), *told, *[torch.from_numpy(flag) for flag in flags])
+
+    def check(self) -> None:
+        self.checked += 1
+
+    def close(self) -> None: ...
+
+
+class Draws:
+    """Decides by chance and values what it sees by its first entry."""
+
+    def __init__(self, of: ChunkPolicy) -> None:
+        self._shape = of.chunk_shape
+
+    def decide(self, seen: Tensor, generator: torch.Generator) -> Any:
+        chunk = torch.randn((len(seen), *self._shape), generator=generator)
+        return Decision(chunk, {"chunk": chunk[:, None]}, chunk[:, None], self.value(seen))
+
+    def value(self, seen: Tensor) -> Tensor:
+        return seen[:, -1, :1]
+
+
+class Decision(NamedTuple):
+    chunk_BHA: Tensor
+    trace: dict[str, Tensor]
+    log_prob_BKHA: Tensor
+    value_BV: Tensor
+
+
+def both(n_obs_steps: int = 2) -> tuple[ChunkCollector, ChunkCollector]:
+    found = []
+    kinds: list[tuple[Any, Any]] = [(ChunkWorlds, Counting(N)), (ResidentChunkWorlds, OnDevice())]
+    for kind, env in kinds:
+        of = policy(n_obs_steps)
+        worlds = kind(env, of, 2, CountedSeeds(100), 0.9, PAYS)
+        found.append(ChunkCollector(worlds, Draws(of), seed=5))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("n_obs_steps", [1, 2])
+def test_rollouts_are_those_through_the_host(n_obs_steps: int) -> None:
+    through, resident = both(n_obs_steps)
+    for _ in range(3):
+        one, other = through.rollout(5), resident.rollout(5)
+        for name, part, there in zip(one._fields, one, other, strict=True):
+            if isinstance(part, Tensor):
+                torch.testing.assert_close(there, part, msg=name)
+        assert resident.tally.solved == through.tally.solved
+        np.testing.assert_allclose(resident.tally.returns, through.tally.returns, rtol=1e-6)
+        np.testing.assert_allclose(resident.tally.largest, through.tally.largest, rtol=1e-6)
+        assert resident.worlds.executed == through.worlds.executed
+        torch.testing.assert_close(resident.worlds.met, through.worlds.met)
+    assert len(through.tally.solved) > N, "episodes ended and began anew"
+
+
+def test_groups_begin_from_one_start_and_end_once() -> None:
+    through, resident = both()
+    one, other = (collector.episodes(3, 6, ("success", "return")) for collector in (through, resident))
+    torch.testing.assert_close(other.outcome_NM, one.outcome_NM)
+    torch.testing.assert_close(other.length_TN, one.length_TN)
+    with pytest.raises(HandoffError, match="3 worlds make no groups of 2"):
+        resident.worlds.begin_groups(2)
+
+
+def test_starts_are_drawn_for_those_that_were_taken_and_faults_looked_for_before_every_rollout() -> None:
+    _, resident = both()
+    env: Any = resident.worlds.env
+    resident.rollout(5)
+    taken, drawn, checked = env.taken(), len(env.pool), env.checked
+    assert taken > N
+    resident.rollout(1)
+    assert (env.taken() < taken, len(env.pool)) == (True, drawn + taken)
+    assert env.checked > checked
+
+
+def test_it_is_known_by_what_it_does() -> None:
+    assert isinstance(OnDevice(), StaysOnDevice)
+    assert not isinstance(Counting(N), StaysOnDevice)

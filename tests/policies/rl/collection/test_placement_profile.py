@@ -1,0 +1,96 @@
+"""Predicted rates: arithmetic of known pieces, and real ones that are whole."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from flows.profile_placement import profile, recommended
+from policies.placement.vec_env import PlacedWorlds
+from policies.rl.collection.chunk_env import ChunkWorlds
+from policies.rl.collection.placement_profile import PIECES, Measured, Rate, measure, predict
+from policies.rl.collection.split_chunk_env import ChunkWorldsInParts
+from policies.rl.on_policy.token_actor import TokenActor
+from robots.errors import HandoffError
+from robots.interfaces import no_progress
+from tests.beds.word_line import WordLine
+from tests.policies.rl.on_policy.test_token_actor import reading
+
+
+def pieces(**seconds: list[float]) -> Measured:
+    found = Measured(100.0, 2)
+    found.seconds |= seconds
+    return found
+
+
+def test_known_pieces_give_known_rates() -> None:
+    found = pieces(
+        infer=[0.2] * 4,
+        simulate=[0.2] * 4,
+        simulate_there=[0.22] * 4,
+        simulate_part=[0.11] * 2,
+        overlapped=[0.125] * 8,
+        learn=[1.0],
+    )
+    rates = predict(found, 10)
+    assert rates["collocated"].steps_per_s == pytest.approx(1000 / (10 * 0.4 + 1.0))
+    assert rates["disaggregated"].steps_per_s == pytest.approx(1000 / (10 * 0.42 + 1.0))
+    assert rates["hybrid"].steps_per_s == pytest.approx(1000 / (10 * 2 * 0.125 + 0.11 + 1.0))
+    assert found.transfer == pytest.approx(0.02)
+    for rate in rates.values():
+        assert rate.low == pytest.approx(rate.steps_per_s) == rate.high
+
+
+def test_the_interval_is_as_wide_as_the_measurements_scatter() -> None:
+    calm = predict(pieces(infer=[0.1] * 20, simulate=[0.1] * 20), 10)["collocated"]
+    rough = predict(pieces(infer=[0.05, 0.15] * 10, simulate=[0.1] * 20), 10)["collocated"]
+    assert calm.high - calm.low < 1e-9
+    assert rough.low < rough.steps_per_s < rough.high
+    assert rough.high - rough.low > 0.05 * rough.steps_per_s
+
+
+@pytest.mark.parametrize(
+    ("collocated", "hybrid", "chosen"),
+    [((95.0, 105.0), (96.0, 110.0), "collocated"), ((95.0, 99.0), (140.0, 160.0), "hybrid")],
+)
+def test_the_simplest_that_is_not_surely_slower_is_recommended(
+    collocated: tuple[float, float], hybrid: tuple[float, float], chosen: str
+) -> None:
+    rates = {name: Rate(sum(one) / 2, *one) for name, one in (("collocated", collocated), ("hybrid", hybrid))}
+    assert recommended(rates) == chosen
+
+
+def test_all_pieces_are_measured_and_the_worlds_can_go_on() -> None:
+    policy = reading()
+    envs = [WordLine(8), PlacedWorlds(WordLine, 8), PlacedWorlds(WordLine, 8, 2)]
+    try:
+        asked = (policy, 3, count(), 0.99)
+        here, there = ChunkWorlds(envs[0], *asked), ChunkWorlds(envs[1], *asked)
+        parts = ChunkWorldsInParts(envs[2], *asked)  # type: ignore[arg-type]
+        learned = []
+        actor = TokenActor(policy, "token", None)
+        found = measure(actor, here, there, parts, lambda: learned.append(1), 0.0, no_progress)
+        assert learned == [1]
+        assert {piece for piece in PIECES if found.seconds[piece]} == set(PIECES)
+        assert min(min(times) for times in found.seconds.values()) > 0.0
+        assert 0.0 < found.actions <= 24.0
+        assert all(rate.low <= rate.steps_per_s <= rate.high for rate in predict(found, 5).values())
+        parts.begin()
+        assert parts.seen().shape == here.seen().shape
+    finally:
+        for env in envs:
+            env.close()
+
+
+def test_a_pipeline_is_profiled() -> None:
+    overrides = ["finetune.worlds=4", "finetune.learning.decisions=2", "finetune.learning.practice.critic=[8]"]
+    found = profile("vla_ppo", overrides, seconds=0.0)
+    assert set(found["rates"]) == {"collocated", "disaggregated", "hybrid"}
+    assert found["recommended"] in found["rates"]
+    assert all(0.0 < rate["low"] <= rate["steps_per_s"] <= rate["high"] for rate in found["rates"].values())
+
+
+def test_a_pipeline_without_such_practice_is_refused() -> None:
+    with pytest.raises(HandoffError, match="profile: demo has no practice"):
+        profile("demo")

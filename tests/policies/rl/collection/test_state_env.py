@@ -1,0 +1,110 @@
+"""Worlds as a learner of states meets them."""
+
+import numpy as np
+import pytest
+
+from policies.rl.collection.reward_shaping import PracticeReward
+from policies.rl.collection.seeds import CountedSeeds
+from policies.rl.collection.state_env import StateWorlds
+from robots.errors import HandoffError
+from robots.spec import ActionSpec
+from tests.policies.rl.walking import Walking
+
+PAYS = PracticeReward(task=2.0, step=-1.0, success=10.0)
+
+
+def begun(fields: tuple[str, ...] = (), saves: bool = True) -> tuple[StateWorlds, Walking]:
+    env = Walking(2, saves)
+    worlds = StateWorlds(env, fields, CountedSeeds(10), PAYS)
+    worlds.begin()
+    return worlds, env
+
+
+def test_steps_tell_what_happened_also_behind_an_end():
+    worlds, env = begun(("twice",))
+    env.place[:] = 0.7, -1.4
+    worlds.load_state_dict(worlds.state_dict())
+    first = worlds.step(np.array([[-1.0], [1.0]], np.float32))
+    np.testing.assert_allclose(first.observation, [[1.4], [-2.8]], rtol=1e-6)
+    np.testing.assert_allclose(first.next_observation, [[0.4], [-1.8]], rtol=1e-5)
+    assert first.terminated.tolist() == [True, False]
+    # Twice the distance, the step, and for being solved.
+    np.testing.assert_allclose(first.reward, [-0.4 - 1.0 + 10.0, -1.8 - 1.0], rtol=1e-5)
+    assert (first.episode.tolist(), first.number.tolist()) == ([0, 1], [0, 0])
+    second = worlds.step(np.zeros((2, 1), np.float32))
+    assert (second.episode.tolist(), second.number.tolist()) == ([2, 1], [0, 1])
+    # A new start, from the next seed, not the end of the one before.
+    assert env.seeds[-1] == 12
+    assert abs(second.observation[0, 0]) >= 1.0
+    assert worlds.episodes == 1
+    assert list(worlds.recent) == [(True, pytest.approx(8.6))]
+
+
+def test_progress_begins_anew_with_an_episode_and_goes_on_in_saved_worlds():
+    env = Walking(2, True)
+    worlds = StateWorlds(env, ("twice",), CountedSeeds(10), PracticeReward(task=0.0, progress=1.0))
+    worlds.begin()
+    env.place[:] = 0.7, -1.4
+    worlds.load_state_dict(worlds.state_dict())
+    first = worlds.step(np.array([[-1.0], [1.0]], np.float32))
+    assert first.reward.tolist() == [0.0, 0.0]
+    worlds.load_state_dict(worlds.state_dict())
+    second = worlds.step(np.array([[1.0], [1.0]], np.float32))
+    # World 0 had solved it and began anew; world 1 came from -.9 to -.4, which is told as its distance.
+    np.testing.assert_allclose(second.reward, [0.0, 0.5], atol=1e-6)
+
+
+def test_a_time_limit_is_no_end_of_the_task():
+    worlds, _ = begun()
+    made = [worlds.step(np.zeros((2, 1), np.float32)) for _ in range(5)]
+    assert [bool(steps.truncated.any()) for steps in made] == [False] * 4 + [True]
+    assert made[-1].truncated.all()
+    assert not made[-1].terminated.any()
+    assert all(not solved for solved, _ in worlds.recent)
+
+
+def test_all_but_pictures_is_seen_unless_fields_are_named():
+    assert begun()[0].fields == ("place", "twice")
+    worlds, env = begun(("twice", "place"))
+    np.testing.assert_allclose(worlds.seen, np.stack([2 * env.place, env.place], axis=1), rtol=1e-6)
+    assert worlds.entries == 2
+
+
+def test_saved_worlds_go_on_as_they_would_have():
+    used = CountedSeeds(10)
+    worlds = StateWorlds(Walking(2), (), used, PAYS)
+    worlds.begin()
+    draw = np.random.default_rng(0)
+    for _ in range(7):
+        worlds.step(draw.uniform(-1, 1, (2, 1)).astype(np.float32))
+    state = worlds.state_dict()
+    env = Walking(2)
+    seeds = CountedSeeds(10)
+    seeds.used = used.used
+    other = StateWorlds(env, (), seeds, PAYS)
+    other.load_state_dict(state)
+    for _ in range(7):
+        action = draw.uniform(-1, 1, (2, 1)).astype(np.float32)
+        for one, again in zip(worlds.step(action)[:-2], other.step(action)[:-2], strict=True):
+            np.testing.assert_array_equal(one, again)
+    assert worlds.recent == other.recent
+    assert worlds.episodes == other.episodes > 1
+
+
+def test_worlds_that_cannot_be_saved_begin_new_episodes():
+    worlds, env = begun(saves=False)
+    worlds.step(np.zeros((2, 1), np.float32))
+    before = worlds.episode.copy()
+    worlds.load_state_dict(worlds.state_dict())
+    assert worlds.number.tolist() == [0, 0]
+    assert set(worlds.episode.tolist()).isdisjoint(before.tolist())
+    assert env.seeds == [10, 11, 12, 13]
+
+
+def test_fields_that_are_not_there_and_other_bounds_are_refused():
+    with pytest.raises(HandoffError, match=r"fields \['plaice'\] asked for"):
+        begun(("plaice",))
+    env = Walking(2)
+    env.action_spec = ActionSpec(low=(-2.0,), high=(1.0,))
+    with pytest.raises(HandoffError, match="expected -1 to 1 in every entry"):
+        StateWorlds(env, (), CountedSeeds(0), PAYS)

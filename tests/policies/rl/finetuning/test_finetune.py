@@ -1,0 +1,231 @@
+"""Practice from a saved policy to a saved policy: what it leaves, where it goes on, and when it is stopped."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from policies.card import PolicyCard, Shapes
+from policies.checkpoint import save_policy
+from policies.data.visited_states import load_practised
+from policies.families.diffusion import DiffusionPolicy
+from policies.load import load_module
+from policies.policy import ChunkPolicy
+from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.rl.finetuning.config import BestOfNPracticeConfig, DppoPracticeConfig, FinetuneConfig
+from policies.rl.finetuning.finetune import CURVE, STATE, finetune
+from policies.rl.networks.config import MlpSizes
+from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig
+from policies.training.config import TrainingConfig
+from robots.errors import HandoffError
+from robots.interfaces import Step
+from robots.spec import FieldSpec
+from tests.policies.rl.counted_demos import write_counted
+from tests.policies.rl.counting import Counting
+from tests.policies.rl.test_rl100 import CONFIG as RL100
+
+DPPO = DppoPracticeConfig(
+    walk=DppoConfig(steps=5), learning=OnPolicyConfig(batch_size=60, epochs=2, critic_warm_up=1), critic=(16,)
+)
+BEST_OF_N = BestOfNPracticeConfig(
+    samples=4,
+    backup_samples=2,
+    critic=MlpSizes(hidden=(16,)),
+    updates=5,
+    batch_size=8,
+    warm_up=1,
+    imitate_every=2,
+    imitation=TrainingConfig(steps=20, learning_rate=1e-3, batch_size=8, warmup_steps=0, log_every=10),
+)
+SMALL = FinetuneConfig(practice=DPPO, rollouts=4, decisions=6, save_every=1, first_seed=0)
+ways = pytest.mark.parametrize(
+    "config",
+    [SMALL, replace(SMALL, practice=BEST_OF_N), replace(SMALL, practice=replace(RL100, offline_every=1))],
+    ids=["dppo", "best_of_n", "rl100"],
+)
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    config = DiffusionPolicyConfig(
+        anchor_field=None,
+        observation_fields=("step", "seed"),
+        n_obs_steps=2,
+        horizon=4,
+        n_action_steps=2,
+        train_timesteps=10,
+        inference_steps=10,
+        network=MlpConfig(width=16, blocks=1),
+    )
+    module = DiffusionPolicy(config, Shapes({"step": (0, 1), "seed": (1, 2)}, 1, None, {}))
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    save_policy(folder, card_of(module), module.state_dict())
+    write_counted(tmp_path / "demos", episodes=8)
+    return folder
+
+
+def card_of(module: ChunkPolicy) -> PolicyCard:
+    one = FieldSpec(shape=(1,))
+    fields = {"step": one, "seed": one}
+    return PolicyCard(task="counting", rate_hz=10.0, observation=fields, action=one, model=module.config)  # type: ignore[attr-defined]
+
+
+class KilledError(Exception):
+    """As by kill -9: nothing more is written."""
+
+
+def killing(after: int):
+    def progress(done: int, total: int, note: str = "") -> None:
+        if done == after and note.startswith("success"):
+            raise KilledError
+
+    return progress
+
+
+def quiet(done: int, total: int, note: str = "") -> None:
+    """Nobody looks."""
+
+
+def practised(policy: Path, out: Path, config: FinetuneConfig = SMALL, progress=lambda *told: None, env=Counting):
+    out.mkdir(exist_ok=True)
+    return finetune(config, policy, lambda: env(3), out, progress, policy.parent / "demos")
+
+
+def curve(out: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (out / CURVE).read_text().splitlines()]
+
+
+def test_a_practised_policy_is_a_policy_that_samples_as_it_practised(policy, tmp_path):
+    told = []
+    metrics = practised(policy, tmp_path / "out", progress=lambda done, total, note="": told.append((done, total)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    module, card = load_module(tmp_path / "out")
+    before, _ = load_module(policy)
+    assert card.model.inference_steps == 5  # type: ignore[union-attr]
+    assert len(module.steps) == 5  # type: ignore[attr-defined]
+    weights = before.state_dict()
+    assert any(not torch.equal(weight, weights[name]) for name, weight in module.state_dict().items())
+    assert torch.equal(module.normalize_action.scale, before.normalize_action.scale)
+    entries = curve(tmp_path / "out")
+    assert [entry["rollout"] for entry in entries] == [1, 2, 3, 4]
+    assert metrics["steps"] == entries[-1]["steps"] <= 4 * 6 * 2 * 3
+    assert (tmp_path / "out" / "practice.png").stat().st_size > 1000
+    assert not (tmp_path / "out" / STATE).exists()
+    met = load_practised(tmp_path / "out", module.observation_shape)
+    # Of every decision in every world, the last one behind all others.
+    assert met is not None
+    assert len(met) == 4 * 6 * 3
+    assert torch.isfinite(met).all()
+
+
+@ways
+def test_a_killed_practice_goes_on_behind_its_last_state(config, policy, tmp_path):
+    with pytest.raises(KilledError):
+        practised(policy, tmp_path / "out", config, progress=killing(2))
+    before = curve(tmp_path / "out")
+    state = torch.load(tmp_path / "out" / STATE, weights_only=True)
+    practised(policy, tmp_path / "out", config)
+    after = curve(tmp_path / "out")
+    assert after[:2] == before
+    assert [entry["rollout"] for entry in after] == [1, 2, 3, 4]
+    assert after[2]["episodes"] > after[1]["episodes"]
+    assert state["seeds"] >= 3
+    # What was met before is not forgotten.
+    assert len(state["met"]) == 2 * 6 * 3
+    met = load_practised(tmp_path / "out", load_module(policy)[0].observation_shape)
+    assert met is not None
+    torch.testing.assert_close(met[: len(state["met"])], state["met"])
+    assert len(met) == 4 * 6 * 3
+
+
+@ways
+def test_a_killed_practice_learns_as_much_as_one_that_was_not(config, policy, tmp_path):
+    """New episodes begin where it goes on, so the weights differ, but not by more than practice changes them."""
+    practised(policy, tmp_path / "whole", config)
+    with pytest.raises(KilledError):
+        practised(policy, tmp_path / "killed", config, progress=killing(3))
+    practised(policy, tmp_path / "killed", config)
+    weights = [load_module(folder)[0].state_dict() for folder in (policy, tmp_path / "whole", tmp_path / "killed")]
+    moved, apart = (
+        float(sum((weights[a][name] - weights[b][name]).double().square().sum() for name in weights[0])) ** 0.5
+        for a, b in ((1, 0), (2, 1))
+    )
+    assert 0.0 < apart < moved
+
+
+def test_rl100_that_is_killed_before_its_first_rollout_goes_on(policy, tmp_path):
+    def kill(done: int, total: int, note: str = "") -> None:
+        if note == "dynamics":
+            raise KilledError
+
+    config = replace(SMALL, practice=RL100)
+    with pytest.raises(KilledError):
+        practised(policy, tmp_path / "out", config, progress=kill)
+    practised(policy, tmp_path / "out", config)
+    assert [entry["rollout"] for entry in curve(tmp_path / "out")] == [1, 2, 3, 4]
+    assert not (tmp_path / "out" / "recorded").exists()
+
+
+def test_rl100_with_other_demonstrations_begins_anew(policy, tmp_path):
+    config = replace(SMALL, practice=RL100)
+    with pytest.raises(KilledError):
+        practised(policy, tmp_path / "out", config, progress=killing(2))
+    shutil.rmtree(policy.parent / "demos")
+    write_counted(policy.parent / "demos", episodes=7)
+    told = []
+    practised(policy, tmp_path / "out", config, lambda done, total, note="": told.append((done, note)))
+    assert next(done for done, note in told if note.startswith("success")) == 1
+
+
+def test_what_another_configuration_left_is_not_gone_on_with(policy, tmp_path):
+    with pytest.raises(KilledError):
+        practised(policy, tmp_path / "out", progress=killing(2))
+    told = []
+    config = replace(SMALL, seed=1)
+    practised(policy, tmp_path / "out", config, lambda done, total, note="": told.append(done))
+    assert told[0] == 1
+
+
+class Indifferent(Counting):
+    """Pays nothing, whatever is done, and never ends."""
+
+    def step(self, action: np.ndarray) -> Step:
+        self.steps[:] = 0
+        made = super().step(action)
+        return made._replace(reward=np.zeros_like(made.reward), terminated=made.terminated & False)
+
+
+def test_practice_that_teaches_nothing_is_stopped(policy, tmp_path):
+    still = replace(DPPO, learning=replace(DPPO.learning, critic_rate=0.0, trace=0.0, actor_rate=0.0))
+    config = replace(SMALL, rollouts=20, practice=still)
+    with pytest.raises(HandoffError, match="no weight of the policy has moved in the last 3 rollouts"):
+        practised(policy, tmp_path / "out", config, env=Indifferent)
+
+
+def test_values_that_explode_stop_it(policy, tmp_path):
+    hasty = replace(DPPO, learning=replace(DPPO.learning, critic_rate=1e4))
+    config = replace(SMALL, rollouts=20, practice=hasty)
+    with pytest.raises(HandoffError, match=r"the values' loss is|the loss of rollout"):
+        practised(policy, tmp_path / "out", config)
+
+
+def test_rl100_without_demonstrations_is_refused(policy, tmp_path):
+    with pytest.raises(HandoffError, match="rl100 learns from demonstrations, too, and none were given"):
+        finetune(replace(SMALL, practice=RL100), policy, lambda: Counting(3), tmp_path / "out", quiet)
+
+
+def test_a_policy_that_does_not_denoise_is_refused(policy, tmp_path):
+    from policies.families.behaviour_cloning import BehaviourCloningPolicy
+    from policies.policy_config import BehaviourCloningConfig
+
+    config = BehaviourCloningConfig(anchor_field=None, n_obs_steps=2, horizon=4, n_action_steps=2, hidden=(8,))
+    module = BehaviourCloningPolicy(config, Shapes({"step": (0, 1), "seed": (1, 2)}, 1, None, {}))
+    save_policy(policy, card_of(module), module.state_dict())
+    with pytest.raises(HandoffError, match="expected a diffusion or flow policy"):
+        practised(policy, tmp_path / "out")

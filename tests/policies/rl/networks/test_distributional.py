@@ -1,0 +1,86 @@
+import pytest
+import torch
+
+from policies.rl.networks.distributional import cross_entropy, even_atoms, mean_value, project, symexp, symlog, two_hot
+from robots.errors import HandoffError
+
+
+def random_distributions(rows: int, atoms: int, seed: int) -> torch.Tensor:
+    return torch.softmax(3 * torch.randn(rows, atoms, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+# Invariant (g) 3.
+def test_projection_keeps_the_mass_also_outside_the_support():
+    chance = torch.Generator().manual_seed(0)
+    probability = random_distributions(1000, 51, 1)
+    reward, discount = 30 * torch.randn(1000, generator=chance), torch.rand(1000, generator=chance)
+    found = project(probability, reward, discount, even_atoms(-10, 10, 51))
+    assert float((found.sum(dim=1) - 1).abs().max()) < 1e-5
+    assert float(found.min()) >= 0
+
+
+def test_projection_keeps_the_mean_inside_the_support():
+    chance = torch.Generator().manual_seed(0)
+    atoms = even_atoms(-10, 10, 51)
+    probability = random_distributions(1000, 51, 1)
+    # |r| + g 10 <= 10
+    discount = torch.rand(1000, generator=chance)
+    reward = (1 - discount) * 10 * (2 * torch.rand(1000, generator=chance) - 1)
+    found = mean_value(project(probability, reward, discount, atoms), atoms)
+    torch.testing.assert_close(found, reward + discount * mean_value(probability, atoms), atol=1e-4, rtol=0)
+
+
+def test_a_delta_that_lands_on_an_atom_stays_whole():
+    probability = torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0]])  # of -1 among -2, -1, 0, 1, 2
+    found = project(probability, torch.tensor([2.0]), torch.tensor([1.0]), even_atoms(-2, 2, 5))
+    assert found.tolist() == [[0, 0, 0, 1, 0]]
+
+
+def test_a_delta_between_atoms_is_shared_by_distance():
+    probability = torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]])  # of 2: 0.25 + 0.5 * 2 = 1.25
+    found = project(probability, torch.tensor([0.25]), torch.tensor([0.5]), even_atoms(-2, 2, 5))
+    assert found.tolist() == [[0, 0, 0, 0.75, 0.25]]
+
+
+def test_a_terminal_is_its_reward():
+    probability = random_distributions(1, 5, 0)
+    found = project(probability, torch.tensor([-1.0]), torch.tensor([0.0]), even_atoms(-2, 2, 5))
+    torch.testing.assert_close(found, torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0]]))
+
+
+def test_what_lands_outside_goes_to_the_outermost_atom():
+    probability = torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]])
+    found = project(probability, torch.tensor([9.0]), torch.tensor([1.0]), even_atoms(-2, 2, 5))
+    assert found.tolist() == [[0, 0, 0, 0, 1]]
+
+
+# Invariant (g) 4.
+@pytest.mark.parametrize("atoms", [even_atoms(-4, 4, 9), symexp(even_atoms(-3, 3, 41))])
+def test_two_hot_has_the_value_as_its_mean(atoms):
+    value = torch.linspace(float(atoms[0]), float(atoms[-1]), 301).reshape(7, 43)
+    hot = two_hot(value, atoms)
+    torch.testing.assert_close(mean_value(hot, atoms), value, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(hot.sum(dim=-1), torch.ones(7, 43))
+    assert int((hot > 0).sum(dim=-1).max()) == 2
+
+
+def test_two_hot_by_hand():
+    atoms = torch.tensor([0.0, 1.0, 3.0])
+    hot = two_hot(torch.tensor([1.0, 1.5, -2.0, 7.0]), atoms)
+    assert hot.tolist() == [[0, 1, 0], [0, 0.75, 0.25], [1, 0, 0], [0, 0, 1]]
+
+
+def test_symexp_undoes_symlog():
+    value = torch.tensor([-1e4, -3.0, -1e-6, 0.0, 1e-6, 0.5, 20.0, 1e4], dtype=torch.float64)
+    torch.testing.assert_close(symexp(symlog(value)), value, rtol=1e-12, atol=0)
+    assert float(symlog(torch.tensor(torch.e - 1))) == pytest.approx(1.0)
+
+
+def test_cross_entropy_of_a_uniform_guess_is_log_k():
+    loss = cross_entropy(torch.zeros(3, 8), two_hot(torch.zeros(3), even_atoms(-1, 1, 8)))
+    torch.testing.assert_close(loss, torch.full((3,), float(torch.log(torch.tensor(8.0)))))
+
+
+def test_atoms_without_room_are_refused():
+    with pytest.raises(HandoffError, match="1 atoms from 0 to 1"):
+        even_atoms(0, 1, 1)

@@ -1,0 +1,206 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from policies.rl.networks.config import EncoderConfig, MlpSizes
+from policies.rl.networks.image_encoder import Encoder, SpatialEmbeddings, augmented, looked_at, random_shift, shifted
+from policies.rl.off_policy.config import GripperConfig, SacConfig
+from policies.rl.off_policy.sac import Sac
+from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from robots.errors import HandoffError
+
+SMALL = EncoderConfig(channels=(8, 8), picture_width=16, vector_width=8, shift=1)
+SIZES = Sizes(observation=3, action=2, pictures=(("wrist", 9, 11), ("front", 8, 8)))
+
+
+def seen(rows: int, seed: int = 0, sizes: Sizes = SIZES) -> Seen:
+    chance = torch.Generator().manual_seed(seed)
+    pictures = {
+        name: torch.randint(256, (rows, height, width, 3), generator=chance, dtype=torch.uint8)
+        for name, height, width in sizes.pictures
+    }
+    return Seen(torch.randn(rows, sizes.observation, generator=chance), pictures)
+
+
+def minibatch(rows: int, seed: int = 0, sizes: Sizes = SIZES) -> Transitions:
+    chance = torch.Generator().manual_seed(seed)
+    none = torch.zeros(rows, dtype=torch.bool)
+    action = 2 * torch.rand(rows, sizes.action, generator=chance) - 1
+    action[:, -1] = action[:, -1].round()
+    reward = torch.randn(rows, generator=chance)
+    return Transitions(
+        seen(rows, seed, sizes),
+        action,
+        reward,
+        torch.full((rows,), 0.9),
+        seen(rows, seed + 1, sizes),
+        none,
+        none,
+        reward,
+    )
+
+
+def learner(gripper: bool = False, seed: int = 0, **options) -> Sac:
+    sizes = MlpSizes(hidden=(16,))
+    hand = GripperConfig(network=sizes) if gripper else None
+    return Sac(SacConfig(critic=sizes, actor=sizes, encoder=SMALL, gripper=hand, **options), SIZES, seed)
+
+
+def parameters(module: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten().clone() for parameter in module.parameters()])
+
+
+def test_features_stand_side_by_side_camera_after_camera():
+    encoder = Encoder(SMALL, SIZES)
+    features = looked_at(encoder, seen(5))
+    assert features.shape == (5, 16 + 16 + 8)
+    assert encoder.size == 40
+    changed = seen(5)
+    changed.pictures["front"][2] = 255 - changed.pictures["front"][2]
+    different = (looked_at(encoder, changed) != features).any(dim=0)
+    assert different[16:32].any()
+    assert not different[:16].any()
+    assert not different[32:].any()
+
+
+def test_spatial_embeddings_by_hand():
+    embeddings = SpatialEmbeddings(2, 1, 1, 2)
+    embeddings.place_ECHW.data = torch.tensor([[[[1.0, 0.0]]], [[[2.0, -1.0]]]])
+    assert embeddings(torch.tensor([[[[3.0, 5.0]]]])).tolist() == [[3.0, 1.0]]
+
+
+def test_serls_small_encoder_has_its_published_shapes():
+    encoder = Encoder(EncoderConfig(), Sizes(observation=3, action=2, pictures=(("wrist", 128, 128),)))
+    weights = {name: tuple(weight.shape) for name, weight in encoder.pictures["wrist"].named_parameters()}
+    assert weights["backbone.6.weight"] == (256, 128, 3, 3)
+    assert weights["embeddings.place_ECHW"] == (8, 256, 7, 7)
+    assert weights["reduce.0.weight"] == (256, 2048)
+    assert encoder.size == 256 + 64
+
+
+def test_a_shift_moves_the_picture_and_repeats_its_edge():
+    picture = torch.arange(9).reshape(1, 3, 3, 1)
+    still = random_shift(picture, torch.tensor([[1], [1]]), 1)
+    down_right = random_shift(picture, torch.tensor([[0], [0]]), 1)
+    up = random_shift(picture, torch.tensor([[2], [1]]), 1)
+    assert still.equal(picture)
+    assert down_right[0, :, :, 0].tolist() == [[0, 0, 1], [0, 0, 1], [3, 3, 4]]
+    assert up[0, :, :, 0].tolist() == [[3, 4, 5], [6, 7, 8], [6, 7, 8]]
+
+
+def test_every_offset_is_drawn_alike_and_rows_differ():
+    # One bright pixel in the middle of 5 x 5 tells where each row was moved.
+    picture = torch.zeros(9000, 5, 5, 3, dtype=torch.uint8)
+    picture[:, 2, 2] = 255
+    found = shifted(Seen(torch.zeros(9000, 1), {"a": picture, "b": picture}), 1, torch.Generator().manual_seed(0))
+    counts = (found.pictures["a"][..., 0] == 255).sum(dim=0)[1:4, 1:4]
+    assert counts.sum() == 9000
+    assert float((counts - 1000).abs().max()) < 5 * np.sqrt(1000)
+    assert found.pictures["a"].equal(found.pictures["b"])
+
+
+def test_s_and_its_successor_are_shifted_independently_and_repeatably():
+    batch = minibatch(64)
+    batch = batch._replace(next_seen=batch.seen)
+    first = augmented(batch, 4, torch.Generator().manual_seed(3))
+    again = augmented(batch, 4, torch.Generator().manual_seed(3))
+    assert first.seen.pictures["wrist"].equal(again.seen.pictures["wrist"])
+    assert not first.seen.pictures["wrist"].equal(first.next_seen.pictures["wrist"])
+    assert first.seen.vector_BO.equal(batch.seen.vector_BO)
+
+
+def test_a_given_backbone_is_frozen_and_stays_in_evaluation_mode():
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    encoder = Encoder(SMALL, SIZES, {"wrist": backbone}).train()
+    before = [value.clone() for value in backbone.state_dict().values()]
+    looked_at(encoder, seen(6)).sum().backward()
+    assert not backbone[1].training
+    assert all(parameter.grad is None for parameter in backbone.parameters())
+    assert all(value.equal(now) for value, now in zip(before, backbone.state_dict().values(), strict=True))
+    places = encoder.get_parameter("pictures.wrist.embeddings.place_ECHW")
+    assert places.grad is not None
+
+
+def test_small_pictures_missing_cameras_and_unknown_backbones_are_named():
+    with pytest.raises(HandoffError, match="need 31 either way"):
+        Encoder(EncoderConfig(), SIZES)
+    with pytest.raises(HandoffError, match=r"no pictures of \['front'\]"):
+        Encoder(SMALL, SIZES)(torch.zeros(1, 3), {"wrist": seen(1).pictures["wrist"]})
+    with pytest.raises(HandoffError, match=r"backbones for \['side'\]"):
+        Encoder(SMALL, SIZES, {"side": nn.Identity()})
+
+
+# A2 (c): what the actor climbs must not shape what the critics see by.
+@pytest.mark.parametrize("gripper", [False, True])
+def test_the_actors_loss_gives_the_encoder_exactly_no_gradient(gripper):
+    sac = learner(gripper)
+    loss, _ = sac.actor_loss(minibatch(8))
+    loss.backward()
+    assert all(parameter.grad is None for parameter in sac.networks.features.parameters())
+    assert any(parameter.grad is not None for parameter in sac.networks.actor.parameters())
+
+
+def test_the_critics_loss_reaches_every_parameter_of_the_encoder():
+    sac = learner()
+    loss, _ = sac.critic_loss(minibatch(8))
+    loss.backward()
+    for name, parameter in sac.networks.features.named_parameters():
+        assert parameter.grad is not None, name
+        assert float(parameter.grad.abs().sum()) > 0, name
+
+
+def test_an_update_moves_the_encoder_and_its_target_a_little_behind_it():
+    sac = learner(tau=0.25)
+    net = sac.networks
+    assert net.features_target is not None
+    before = parameters(net.features)
+    assert parameters(net.features_target).equal(before)
+    sac.update([minibatch(8)])
+    after = parameters(net.features)
+    assert not after.equal(before)
+    torch.testing.assert_close(parameters(net.features_target), before + 0.25 * (after - before))
+
+
+def test_updates_repeat_themselves_after_loading():
+    sac, other = learner(gripper=True), learner(gripper=True, seed=0)
+    sac.update([minibatch(8, 0)])
+    other.load_state_dict(sac.state_dict())
+    for one in (sac, other):
+        one.update([minibatch(8, 5), minibatch(8, 6)])
+    assert parameters(sac.networks).equal(parameters(other.networks))
+
+
+def test_acting_looks_at_the_pictures():
+    sac = learner()
+    one, two = seen(4, 0), seen(4, 1)
+    actions = [sac.act_on(Seen(one.vector_BO, pictures)) for pictures in (one.pictures, two.pictures)]
+    assert actions[0].shape == (4, 2)
+    assert not np.array_equal(actions[0], actions[1])
+
+
+def bandit(rows: int, draw: np.random.Generator) -> Transitions:
+    """Reward 1 - (a - x)^2, where x in {-0.5, 0.5} is shown only by which half of the picture is bright."""
+    side = draw.integers(2, size=rows)
+    picture = draw.integers(0, 60, size=(rows, 12, 12, 3)).astype(np.uint8)
+    picture[side == 0, :, :6] += 150
+    picture[side == 1, :, 6:] += 150
+    action = draw.uniform(-1, 1, size=(rows, 1)).astype(np.float32)
+    reward = 1 - (action[:, 0] - (side - 0.5)) ** 2
+    eye = Seen(torch.zeros(rows, 1), {"eye": torch.from_numpy(picture)})
+    none = torch.zeros(rows, dtype=torch.bool)
+    zero = torch.zeros(rows)
+    return Transitions(eye, torch.from_numpy(action), torch.from_numpy(reward), zero, eye, none, none, zero)
+
+
+def test_a_pixel_learner_learns_a_bandit_of_pictures():
+    sizes = MlpSizes(hidden=(32,))
+    config = SacConfig(critic=sizes, actor=sizes, encoder=SMALL, learning_rate=1e-3, actor_learning_rate=1e-3)
+    sac = Sac(config, Sizes(observation=1, action=1, pictures=(("eye", 12, 12),)))
+    draw = np.random.default_rng(0)
+    losses = [float(sac.update([bandit(64, draw)])["critic_loss"]) for _ in range(400)]
+    assert np.mean(losses[-20:]) < 0.2 * np.mean(losses[:20])
+    test = bandit(200, np.random.default_rng(1))
+    actions = sac.act_on(test.seen)[:, 0]
+    side = test.seen.pictures["eye"][:, :, :6].float().mean(dim=(1, 2, 3)).numpy() < 75
+    assert np.abs(actions - (side - 0.5)).mean() < 0.15

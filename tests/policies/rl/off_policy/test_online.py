@@ -1,0 +1,207 @@
+"""Acting and learning in turn."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from policies.rl.hil.episode_log import EpisodeLog, EpisodeRecord
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.online import Batches, OnlineConfig, Progressed, due, learn, store
+from policies.rl.off_policy.sac import Sac
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Sizes, Transitions
+from robots.errors import HandoffError
+from robots.wire.steps import Steps, chosen
+from tests.beds.bed import demonstrations
+from tests.beds.person import Person, PersonConfig, collector
+from tests.beds.point_maze import PointMaze
+
+
+class Still:
+    """Acts by standing still, and writes down what it is taught with."""
+
+    def __init__(self) -> None:
+        self.taught: list[list[Transitions]] = []
+
+    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
+        """Nothing."""
+        return np.zeros((len(vector_NO), 2), np.float32)
+
+    def update(self, minibatches: Sequence[Transitions]) -> dict[str, Any]:
+        """Keeps them."""
+        self.taught.append(list(minibatches))
+        return {"rows": minibatches[-1].rows}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing."""
+
+
+def buffers() -> tuple[Replay, Replay]:
+    """An empty replay, and one of two demonstrations of the maze."""
+    config = ReplayConfig(capacity=2000)
+    replay, demos = Replay(config, 2, 2), Replay(config, 2, 2)
+    for steps in demonstrations(PointMaze(1, 100), 2):
+        demos.append(steps)
+    return replay, demos
+
+
+def test_exactly_half_of_a_minibatch_is_from_the_demonstrations() -> None:
+    replay, demos = buffers()
+    bed = PointMaze(1)
+    for _ in range(30):
+        replay.append(bed.transition(np.zeros((1, 2)))[0])
+    draw = np.random.default_rng(0)
+    for share, expected in ((0.5, 32), (0.25, 16), (0.0, 0), (1.0, 64)):
+        batch = Batches(OnlineConfig(batch_size=64, demo_share=share), replay, demos)(draw)
+        assert batch.rows == 64
+        assert int(batch.demo_B.sum()) == expected
+        # Only the demonstrations' actions are not zero.
+        assert int((batch.action_BA != 0).any(dim=1).sum()) == expected
+
+
+def test_an_empty_buffer_leaves_all_rows_to_the_other() -> None:
+    replay, demos = buffers()
+    draw = np.random.default_rng(0)
+    config = OnlineConfig(batch_size=10)
+    assert int(Batches(config, replay, demos)(draw).demo_B.sum()) == 10
+    replay.append(PointMaze(1).transition(np.zeros((1, 2)))[0])
+    empty = Replay(ReplayConfig(capacity=10), 2, 2)
+    for without in (empty, None):
+        batch = Batches(config, replay, without)(draw)
+        assert (batch.rows, int(batch.demo_B.sum())) == (10, 0)
+    with pytest.raises(HandoffError, match="0 steps are stored"):
+        Batches(config, empty, None)(draw)
+
+
+def test_impossible_sizes_are_refused() -> None:
+    replay, demos = buffers()
+    for wrong in (OnlineConfig(batch_size=0), OnlineConfig(minibatches=0), OnlineConfig(demo_share=1.5)):
+        with pytest.raises(HandoffError, match="online: batch_size"):
+            Batches(wrong, replay, demos)
+
+
+def test_a_correction_goes_to_both_buffers_with_the_action_that_was_executed() -> None:
+    replay, demos = buffers()
+    before = len(demos)
+    maze = PointMaze(1)
+    person = Person(maze, PersonConfig(probability=1.0, patience=2, hold=3, half_life=10**9))
+    made: list[Steps] = []
+    for _ in range(8):
+        made.append(collector(maze, person)(Still(), np.random.default_rng(0)))
+        store(made[-1], replay, demos)
+    corrected = [steps for steps in made if steps.intervention[0]]
+    assert [bool(steps.intervention[0]) for steps in made] == [False] * 2 + [True] * 3 + [False] * 2 + [True]
+    assert all((steps.action != 0).any() and (steps.proposed == 0).all() for steps in corrected)
+    assert len(replay) == 8
+    assert len(demos) == before + 4
+    rows = demos.transitions(np.arange(before, before + 4))
+    np.testing.assert_array_equal(rows.action_BA.numpy(), np.concatenate([steps.action for steps in corrected]))
+    assert rows.intervention_B.all()
+    everything = replay.transitions(np.arange(8))
+    np.testing.assert_array_equal(everything.action_BA.numpy(), np.concatenate([steps.action for steps in made]))
+
+
+def test_updates_due_are_exact_whatever_the_fraction() -> None:
+    tenth = OnlineConfig(updates_per_step=0.1, training_starts=100)
+    assert [due(tenth, steps) for steps in (0, 100, 109, 110, 199, 200, 1_000_100)] == [0, 0, 0, 1, 9, 10, 100_000]
+    assert due(OnlineConfig(updates_per_step=4.0, training_starts=5), 7) == 8
+
+
+@pytest.mark.parametrize("worlds", [1, 4])
+def test_updates_and_minibatches_are_as_many_as_asked_for(worlds: int) -> None:
+    replay, demos = buffers()
+    config = OnlineConfig(batch_size=6, updates_per_step=0.5, minibatches=3, training_starts=8)
+    learner, seen = Still(), []
+    done = learn(
+        learner,
+        Batches(config, replay, demos),
+        collector(PointMaze(worlds)),
+        config,
+        20,
+        watch=lambda progressed, metrics: seen.append((progressed, dict(metrics))),
+    )
+    assert done == Progressed(20, 6)
+    assert [len(minibatches) for minibatches in learner.taught] == [3] * 6
+    assert all(batch.rows == 6 and int(batch.demo_B.sum()) == 3 for batches in learner.taught for batch in batches)
+    assert len(replay) == 20
+    assert [progressed.steps for progressed, _ in seen] == list(range(worlds, 21, worlds))
+    assert seen[0] == (Progressed(worlds, 0), {})
+    assert seen[-1] == (Progressed(20, 6), {"rows": 6})
+
+
+def test_the_first_actions_are_uniform_if_so_wished() -> None:
+    replay, demos = buffers()
+    config = OnlineConfig(batch_size=4, training_starts=10_000, random_steps=40)
+    learn(Still(), Batches(config, replay, demos), collector(PointMaze(4)), config, 60)
+    action = replay.transitions(np.arange(60)).action_BA
+    assert (action[:40] != 0).all()
+    assert (action[40:] == 0).all()
+    assert action[:40].min() < -0.5
+    assert action[:40].max() > 0.5
+
+
+def small_run() -> tuple[Sac, Batches, PointMaze, Person, OnlineConfig]:
+    """A run of a few units in two worlds, with a person."""
+    sizes = MlpSizes(hidden=(8,))
+    learner = Sac(SacConfig(critic=sizes, actor=sizes), Sizes(observation=2, action=2), seed=3)
+    config = OnlineConfig(batch_size=8, updates_per_step=0.3, minibatches=2, training_starts=10, random_steps=6)
+    maze = PointMaze(2, seed=5)
+    return learner, Batches(config, *buffers()), maze, Person(maze, PersonConfig(probability=0.5)), config
+
+
+def test_a_run_that_was_stopped_goes_on_bit_by_bit() -> None:
+    learner, batches, maze, person, config = small_run()
+    whole = learn(learner, batches, collector(maze, person), config, 80, seed=1)
+
+    first, halves, place, helper, _ = small_run()
+    halfway = learn(first, halves, collector(place, helper), config, 34, seed=1)
+    second, fresh, _, _, _ = small_run()
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    fresh.replay.load_state_dict(halves.replay.state_dict())
+    assert fresh.demos is not None
+    assert halves.demos is not None
+    fresh.demos.load_state_dict(halves.demos.state_dict())
+    place, helper = copy.deepcopy((place, helper))
+    again = learn(second, fresh, collector(helper.bed, helper), config, 80, seed=1, begin=halfway)
+
+    assert (halfway, whole, again) == (Progressed(34, 7), Progressed(80, 21), Progressed(80, 21))
+    expected, got = learner.networks.state_dict(), second.networks.state_dict()
+    assert all(torch.equal(expected[name], got[name]) for name in expected)
+    np.testing.assert_array_equal(
+        batches.replay.transitions(np.arange(80)).action_BA, fresh.replay.transitions(np.arange(80)).action_BA
+    )
+
+
+def test_episodes_are_added_up_however_they_interleave() -> None:
+    maze = PointMaze(2)
+    steps, _ = maze.transition(np.zeros((2, 2)), intervention=np.array([True, False]))
+    off = np.zeros(2, bool)
+    log = EpisodeLog()
+    log.add(steps)
+    log.add(steps._replace(intervention=off, toggle=~off))
+    halfway = log.state_dict()
+    last = steps._replace(reward=np.array([1.0, 0.0]), terminated=np.array([True, False]))
+    log.add(last)
+    log.add(chosen(last._replace(truncated=np.array([False, True]), intervention=off), np.array([1])))
+    assert log.ended == [
+        EpisodeRecord(steps=3, interventions=2, toggles=1, reward=1.0, solved=True),
+        EpisodeRecord(steps=4, interventions=0, toggles=1, reward=0.0, solved=False),
+    ]
+    assert log.intervention_rate() == 2 / 7
+    assert log.intervention_rate(last=1) == 0.0
+    assert log.success_rate() == 0.5
+    resumed = EpisodeLog()
+    resumed.load_state_dict(halfway)
+    resumed.add(last)
+    assert resumed.ended == log.ended[:1]

@@ -1,0 +1,78 @@
+"""WSRL's warm-up: steps are collected by the frozen policy, and nothing else happens."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.online import Batches, Progressed, learn
+from policies.rl.off_policy.wsrl import warm_started, wsrl_online, wsrl_sac
+from policies.rl.offline.calql import CalQl
+from policies.rl.offline.config import CalQlConfig
+from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.transitions import Sizes
+from robots.errors import HandoffError
+from tests.beds.person import collector
+from tests.beds.point_maze import PointMaze
+
+SIZES = Sizes(observation=2, action=2)
+SMALL = wsrl_sac(hidden=(16, 16))
+
+
+def test_not_a_bit_of_the_weights_changes_in_5000_steps_and_then_they_do() -> None:
+    learner = warm_started(CalQl(CalQlConfig(sac=SMALL), SIZES, seed=1), SMALL, SIZES, seed=2)
+    before = deepcopy(learner.networks.state_dict())
+    replay = Replay(ReplayConfig(capacity=6000), 2, 2)
+    seen: list[tuple[int, int, bool]] = []
+
+    def watch(progress: Progressed, metrics: dict[str, object]) -> None:
+        now = learner.networks.state_dict()
+        same = all(torch.equal(now[name], value) for name, value in before.items())
+        seen.append((progress.steps, progress.updates, same))
+
+    config = wsrl_online()
+    learn(learner, Batches(config, replay), collector(PointMaze(50)), config, 5050, watch=watch)
+    assert [steps for steps, _, _ in seen] == list(range(50, 5051, 50))
+    assert all(updates == 0 and same for _, updates, same in seen[:-1])
+    assert seen[-1] == (5050, 50, False)
+    assert not replay.columns["demo"].any()
+
+
+def test_without_the_warm_up_it_learns_from_the_first_step() -> None:
+    learner = warm_started(CalQl(CalQlConfig(sac=SMALL), SIZES), SMALL, SIZES)
+    config = replace(wsrl_online(warm_up_steps=0), batch_size=8)
+    progress = learn(
+        learner, Batches(config, Replay(ReplayConfig(capacity=10), 2, 2)), collector(PointMaze(1)), config, 3
+    )
+    assert progress.updates == 3
+
+
+def test_the_online_learner_begins_as_the_offline_one_ended() -> None:
+    offline = CalQl(CalQlConfig(sac=SMALL), SIZES, seed=1)
+    with torch.no_grad():
+        offline.networks.log_temperature.fill_(-2.0)
+        for parameter in offline.networks.critic_target.parameters():
+            parameter.add_(0.1)
+    online = warm_started(offline, SMALL, SIZES, seed=2)
+    theirs = offline.networks.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in online.networks.state_dict().items())
+    shown = np.array([[0.2, 0.7]], np.float32)
+    assert np.array_equal(online.act(shown), offline.act(shown))
+
+
+def test_the_offline_learner_is_left_as_it_is() -> None:
+    offline = CalQl(CalQlConfig(sac=SMALL), SIZES)
+    before = offline.networks.log_temperature.item()
+    online = warm_started(offline, SMALL, SIZES)
+    with torch.no_grad():
+        online.networks.log_temperature.add_(1.0)
+    assert offline.networks.log_temperature.item() == before
+
+
+def test_networks_of_other_sizes_are_refused() -> None:
+    other = replace(SMALL, critic=MlpSizes(hidden=(8,), activation="relu"))
+    with pytest.raises(HandoffError, match="wsrl: the offline learner's networks"):
+        warm_started(CalQl(CalQlConfig(sac=SMALL), SIZES), other, SIZES)

@@ -1,0 +1,201 @@
+"""The gate of RL-100's offline stage, what it learns where the best action is known, and the dynamics it trusts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from policies.card import Shapes
+from policies.families.diffusion import DiffusionPolicy
+from policies.policy import Batch, Observed
+from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.rl.networks.config import MlpSizes
+from policies.rl.offline.config import RL100_CHAIN, DynamicsConfig, IqlConfig, OfflinePpoConfig
+from policies.rl.offline.dynamics_ensemble import Decisions, DynamicsEnsemble, joined
+from policies.rl.offline.offline_ppo import OfflinePpo, fit_critics
+from policies.rl.on_policy.config import DppoConfig
+from robots.errors import HandoffError
+
+BEST = 0.5
+SMALL = MlpSizes(hidden=(32, 32), activation="relu", layer_norm=False)
+MODEL = DynamicsConfig(members=3, elites=2, network=SMALL, updates=400, batch_size=64)
+PPO = OfflinePpoConfig(
+    walk=DppoConfig(steps=5, chain=RL100_CHAIN),
+    learning_rate=1e-3,
+    updates=100,
+    gate_every=25,
+    batch_size=128,
+    chains=256,
+    judged_rows=200,
+    judged_steps=1,
+    margin=0.0,
+)
+
+
+def one_armed(rows: int = 2000) -> Decisions:
+    """Random actions in [-1, 1]; each ends its episode and is paid by how near it is to `BEST`."""
+    draw = torch.Generator().manual_seed(0)
+    seen, done = torch.rand(rows, 2, generator=draw), 2.0 * torch.rand(rows, 1, generator=draw) - 1.0
+    return Decisions(seen, done, -(done[:, 0] - BEST).square(), torch.zeros(rows), seen)
+
+
+def drifting(rows: int = 2000) -> Decisions:
+    """A point that moves by a tenth of the action, and whose second entry only shakes."""
+    draw = torch.Generator().manual_seed(1)
+    seen, done = torch.rand(rows, 2, generator=draw), 2.0 * torch.rand(rows, 1, generator=draw) - 1.0
+    shaken = 0.05 * torch.randn(rows, generator=draw)
+    after = torch.stack([seen[:, 0] + 0.1 * done[:, 0], seen[:, 1] + shaken], dim=1)
+    return Decisions(seen, done, torch.zeros(rows), torch.ones(rows), after)
+
+
+@pytest.fixture(scope="module")
+def imitation() -> DiffusionPolicy:
+    """Of random actions."""
+    torch.manual_seed(0)
+    config = DiffusionPolicyConfig(
+        n_obs_steps=1,
+        horizon=1,
+        n_action_steps=1,
+        train_timesteps=20,
+        inference_steps=5,
+        clip=1.0,
+        network=MlpConfig(width=32, blocks=1),
+    )
+    policy, data, draw = DiffusionPolicy(config, Shapes.of_vector(2, 1, None)), one_armed(), np.random.default_rng(0)
+    optimizer = torch.optim.Adam(policy.denoiser.parameters(), 1e-3)
+    for _ in range(500):
+        rows = torch.from_numpy(draw.integers(0, len(data.reward_R), 128))
+        batch = Batch(
+            Observed(data.seen_RF[rows, None]), data.done_RD[rows, None], torch.zeros(128, 1, dtype=torch.bool)
+        )
+        optimizer.zero_grad()
+        policy.loss(batch, draw).backward()
+        optimizer.step()
+    return policy.eval()
+
+
+@pytest.fixture(scope="module")
+def critics():
+    return fit_critics(IqlConfig(level=0.7, critic=SMALL, value_network=SMALL), one_armed(), 1000, 128, seed=0)
+
+
+@pytest.fixture(scope="module")
+def dynamics() -> DynamicsEnsemble:
+    model = DynamicsEnsemble(MODEL, 2, 1)
+    model.fit(drifting())
+    return model
+
+
+@pytest.fixture
+def learner(imitation, critics, dynamics):
+    from copy import deepcopy
+
+    def made(config: OfflinePpoConfig = PPO) -> OfflinePpo:
+        return OfflinePpo(config, deepcopy(imitation), critics, dynamics, lambda chunk: chunk.flatten(1))
+
+    return made
+
+
+def seen() -> torch.Tensor:
+    return one_armed().seen_RF[:, None]
+
+
+def sampled(policy: DiffusionPolicy) -> torch.Tensor:
+    with torch.no_grad():
+        draw = torch.Generator().manual_seed(9)
+        return policy.sample(Observed(seen()[:500]), torch.randn(500, 1, 1, generator=draw))[:, 0, 0]
+
+
+def weights(policy: DiffusionPolicy) -> torch.Tensor:
+    return torch.cat([weight.flatten() for weight in policy.denoiser.state_dict().values()])
+
+
+def test_the_policy_moves_to_what_the_critics_value(learner):
+    made = learner()
+    before = (sampled(made.policy) - BEST).square().mean()
+    judged = made.improve(seen())
+    after = (sampled(made.policy) - BEST).square().mean()
+    assert after < 0.5 * before
+    assert judged[-1].best > judged[0].best
+    assert [one.updates for one in judged] == [25, 50, 75, 100]
+
+
+def test_a_policy_that_is_not_better_by_the_margin_is_taken_back_bit_for_bit(learner):
+    made = learner(replace(PPO, margin=1e6))
+    before = weights(made.policy).clone()
+    judged = made.improve(seen())
+    assert [one.accepted for one in judged] == [False] * 4
+    assert all(one.best == judged[0].best for one in judged)
+    assert torch.equal(weights(made.policy), before)
+
+
+def test_without_the_gate_a_worse_policy_is_kept(learner, monkeypatch: pytest.MonkeyPatch):
+    """The critics turned round: the gate is all that stands between them and the policy."""
+    gated, free = learner(), learner(replace(PPO, gate=False))
+    for made in (gated, free):
+        advantage = made._advantage
+        monkeypatch.setattr(made, "_advantage", lambda rows, chunk, told=advantage: -told(rows, chunk))
+    start = gated.value(seen())
+    gated.improve(seen())
+    free.improve(seen())
+    assert gated.value(seen()) >= start
+    assert free.value(seen()) < start - 0.1
+
+
+def test_the_same_seed_gives_the_same_policy(learner):
+    first, second = learner(), learner()
+    assert first.improve(seen()) == second.improve(seen())
+    assert torch.equal(weights(first.policy), weights(second.policy))
+
+
+def test_a_judgement_that_is_not_finite_stops_it(learner, monkeypatch: pytest.MonkeyPatch):
+    made = learner()
+    monkeypatch.setattr(made._critics, "action_value", lambda features, done: features[:, 0] * float("nan"))
+    with pytest.raises(HandoffError, match="the judged value of the policy is not finite"):
+        made.improve(seen())
+
+
+def test_the_dynamics_tell_what_an_action_does_and_what_only_shakes(dynamics):
+    data = drifting(500)
+    after = torch.stack(
+        [
+            dynamics.step(data.seen_RF, data.done_RD, torch.Generator().manual_seed(number)) - data.seen_RF
+            for number in range(20)
+        ]
+    )
+    moved = after[..., 0].mean(dim=0)
+    assert float((moved - 0.1 * data.done_RD[:, 0]).abs().mean()) < 0.01
+    assert float(after[..., 1].mean().abs()) < 0.02
+    assert float(after[..., 1].std()) == pytest.approx(0.05, rel=0.3)
+    assert float(after[..., 0].std(dim=0).mean()) < 0.02
+
+
+def test_the_elites_are_those_that_predict_held_out_rows_best():
+    model = DynamicsEnsemble(replace(MODEL, members=4, elites=2), 2, 1)
+    with torch.no_grad():
+        # Two members that cannot learn any more: their hidden units are dead.
+        for bias in list(model.network.biases)[:1]:
+            bias[:2] = -100.0
+    model.fit(drifting())
+    assert set(model.elites.tolist()) == {2, 3}
+
+
+def test_the_ensemble_is_told_how_well_it_predicts():
+    told = DynamicsEnsemble(MODEL, 2, 1).fit(drifting())
+    # One of two entries is chance alone: an error of its whole spread, and none of the other's.
+    assert told["error"] == pytest.approx(0.5**0.5, abs=0.1)
+    assert told["rows"] == 2000.0
+
+
+def test_too_few_rows_and_too_many_elites_are_refused():
+    with pytest.raises(HandoffError, match="19 rows, expected at least 20"):
+        DynamicsEnsemble(MODEL, 2, 1).fit(drifting(19))
+    with pytest.raises(HandoffError, match="4 elites of 3 members"):
+        DynamicsEnsemble(replace(MODEL, elites=4), 2, 1)
+
+
+def test_data_are_joined_row_by_row():
+    two = joined([drifting(5), one_armed(7)])
+    assert len(two.reward_R) == 12
+    assert torch.equal(two.rows(torch.tensor([5])).done_RD, one_armed(7).done_RD[:1])

@@ -1,0 +1,147 @@
+"""A person at the console as a session knows them, with a line that a test moves by hand."""
+
+import numpy as np
+import pytest
+
+from real.console.arbiter import Mode
+from real.console.console_operator import ConsoleOperator
+from real.teleop.takeover import Hand, TakeoverConfig
+from robots.interfaces import Label
+from robots.spec import ActionSpec
+from tests.real.console.fake_line import FakeLine, say
+
+SPEC = ActionSpec(
+    interface="cartesian_delta",
+    unit="1",
+    names=("x", "y", "z", "roll", "pitch", "yaw", "gripper"),
+    low=(-1.0,) * 7,
+    high=(1.0,) * 7,
+)
+POLICY = np.full((1, 7), 0.5)
+SEEN = {"q": np.zeros((1, 7)), "width": np.array([[0.04]]), "width_target": np.array([[0.04]])}
+FORWARD = Hand(True, np.array([1.0, 0, 0, 0, 0, 0]), 0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def line() -> FakeLine:
+    return FakeLine()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def operator(line, clock) -> ConsoleOperator:
+    operator = ConsoleOperator(SPEC, TakeoverConfig(), line, "login", 20.0, lambda: b"scene", clock)
+    operator.reset([0])
+    return operator
+
+
+def test_hold_pauses_the_session_and_policy_lets_it_run(operator, line):
+    assert operator.requests().paused
+    say(line, Mode.POLICY)
+    assert not operator.requests().paused
+    intervention = operator.intervene(POLICY, SEEN)
+    assert not intervention.intervening[0]
+    np.testing.assert_array_equal(intervention.executed, POLICY)
+
+
+def test_a_person_has_the_arm_under_the_name_of_who_has_control(operator, line, clock):
+    say(line, Mode.PERSON, FORWARD)
+    operator.intervene(POLICY, SEEN)
+    clock.time = 0.3
+    intervention = operator.intervene(POLICY, SEEN)
+    assert intervention.intervening[0]
+    assert (intervention.operator, intervention.device) == ("ada", "console")
+    np.testing.assert_allclose(intervention.executed[0, :6], [1, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(intervention.proposed, POLICY)
+
+
+def test_the_speed_rises_over_300_ms_after_a_takeover(operator, line, clock):
+    say(line, Mode.PERSON, FORWARD)
+    asked = []
+    for step in range(5):
+        clock.time = 0.1 * step
+        asked.append(operator.intervene(POLICY, SEEN).executed[0, 0])
+    np.testing.assert_allclose(asked, [0.0, 1 / 3, 2 / 3, 1.0, 1.0], atol=1e-9)
+
+
+def test_a_hold_in_the_middle_of_a_takeover_is_stillness_not_the_policy(operator, line):
+    say(line, Mode.PERSON, FORWARD)
+    operator.intervene(POLICY, SEEN)
+    say(line, Mode.HOLD)
+    intervention = operator.intervene(POLICY, SEEN)
+    assert intervention.intervening[0]
+    assert not intervention.executed[0, :6].any()
+
+
+def test_a_label_is_handed_on_once(operator, line):
+    say(line, Mode.POLICY, label=Label.FAILURE, said=1)
+    assert operator.requests().label is Label.FAILURE
+    assert operator.requests().label is Label.NONE
+    say(line, Mode.POLICY, label=Label.FAILURE, said=2)
+    assert operator.requests().label is Label.FAILURE
+
+
+def test_a_console_that_was_started_again_counts_labels_anew(operator, line):
+    say(line, Mode.POLICY, label=Label.SUCCESS, said=1)
+    assert operator.requests().label is Label.SUCCESS
+    line.connection, line.now = 2, line.now._replace(label=Label.NONE, said=0)
+    assert operator.requests().label is Label.NONE
+    say(line, Mode.POLICY, label=Label.SUCCESS, said=1)
+    assert operator.requests().label is Label.SUCCESS
+
+
+def test_the_end_is_asked_for(operator, line):
+    say(line, Mode.STOP)
+    assert operator.requests().stop
+
+
+def test_the_console_is_told_of_steps_and_of_the_episodes_end(operator, line, clock):
+    say(line, Mode.PERSON, FORWARD, sequence=7)
+    for step in range(3):
+        clock.time = 1.0 + step
+        if step == 2:
+            say(line, Mode.POLICY)
+        intervention = operator.intervene(POLICY, SEEN)
+        last = step == 2
+        label = Label.SUCCESS if last else Label.NONE
+        operator.told(SEEN, intervention, reward=0.0, success=last, probability=0.25, label=label, last=last)
+    steps = [word["told"] for word in line.words if word["kind"] == "step"]
+    assert [step["person"] for step in steps] == [True, True, False]
+    assert steps[0]["sequence"] == 7
+    assert steps[0]["hand"] == pytest.approx(0.04)
+    assert line.scenes[0] == b"scene"
+    (end,) = [word["told"] for word in line.words if word["kind"] == "end"]
+    assert (end["success"], end["label"], end["steps"], end["corrected"], end["takeovers"]) == (
+        True,
+        "success",
+        3,
+        2,
+        1,
+    )
+    assert end["seconds"] == pytest.approx(3 / 20)
+    assert not end["dropped"]
+
+
+def test_episodes_are_counted_from_the_first_reset(operator, line):
+    say(line, Mode.POLICY)
+    operator.told(
+        SEEN, operator.intervene(POLICY, SEEN), reward=0, success=False, probability=None, label=Label.REDO, last=True
+    )
+    operator.reset([1])
+    operator.told(
+        SEEN, operator.intervene(POLICY, SEEN), reward=0, success=False, probability=None, label=Label.NONE, last=False
+    )
+    assert [word["told"]["episode"] for word in line.words] == [0, 0, 1]
+    assert line.words[1]["told"]["dropped"]

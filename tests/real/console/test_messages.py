@@ -1,0 +1,88 @@
+"""Messages are checked before they mean anything."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from real.console.arbiter import Command, Mode
+from real.console.bindings import Inputs
+from real.console.messages import command_word, read_command, read_inputs, read_text, read_word
+from real.teleop.takeover import Hand
+from robots.errors import HandoffError
+from robots.interfaces import Label
+from robots.wire.policy import pack, unpack
+
+WHOLE = {"kind": "inputs", "keys": ["KeyI"], "sequence": 3, "visible": True, "axes": [0.5, -2], "buttons": [0, 1]}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def test_inputs_are_read_and_kept_within_their_range():
+    inputs, sequence, visible = read_inputs({**WHOLE, "stick": [1, 0, -3, 0], "held": ["close hand"]})
+    expected = Inputs(frozenset({"KeyI"}), (0.5, -1.0), (0.0, 1.0), frozenset({"close hand"}), (1.0, 0.0, -1.0, 0.0))
+    assert (inputs, sequence, visible) == (expected, 3, True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"keys": "KeyI"},
+        {"keys": ["K"] * 33},
+        {"keys": [1]},
+        {"axes": [float("nan")]},
+        {"axes": [True]},
+        {"buttons": [0.0] * 33},
+        {"stick": [0, 0]},
+        {"held": ["fly"]},
+        {"held": [[]]},
+        {"sequence": "3"},
+        {"sequence": True},
+        {"visible": 1},
+    ],
+)
+def test_inputs_that_are_not_what_they_should_be_are_refused(wrong):
+    with pytest.raises(HandoffError):
+        read_inputs({**WHOLE, **wrong})
+
+
+@given(
+    st.text(max_size=60) | JSON.map(json.dumps) | st.dictionaries(st.sampled_from(sorted(WHOLE)), JSON).map(json.dumps)
+)
+def test_no_text_breaks_the_reader(text):
+    try:
+        word = read_word(text)
+        read_inputs(word)
+    except HandoffError:
+        return
+    assert word["kind"] == "inputs"
+
+
+def test_a_command_travels_unchanged():
+    hand = Hand(True, np.array([0.1, -0.2, 0.3, 0, 0, 1.0]), -1)
+    command = Command(Mode.PERSON, hand, "ada", 17, Label.REDO, 2)
+    again = read_command(unpack(pack(command_word(command))))
+    assert again[:1] + again[2:] == command[:1] + command[2:]
+    assert (again.hand.engaged, again.hand.grip) == (True, -1)
+    np.testing.assert_array_equal(again.hand.twist, hand.twist)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"mode": "fly"}, {"twist": [0] * 5}, {"twist": [2.0] * 6}, {"label": 99}, {"said": None}]
+)
+def test_what_is_no_command_is_refused(wrong):
+    command = Command(Mode.POLICY, Hand(False, np.zeros(6), 0), "ada", 0, Label.NONE, 0)
+    with pytest.raises(HandoffError):
+        read_command({**command_word(command), **wrong})
+
+
+def test_names_are_short_and_printable():
+    assert read_text({"name": " ada "}, "name") == "ada"
+    for wrong in ("a" * 41, "a\nb", 7, None):
+        with pytest.raises(HandoffError):
+            read_text({"name": wrong}, "name")

@@ -1,0 +1,74 @@
+"""Figures of the episodes, and the strip of the running one."""
+
+import json
+import math
+
+import pytest
+
+from real.console.telemetry import LONGEST, Story
+
+
+def step(episode: int, **others):
+    return {"episode": episode, "reward": 0.0, "probability": None, "person": False, "hand": None, **others}
+
+
+def end(success: bool, steps: int = 10, corrected: int = 0, takeovers: int = 0, seconds: float = 1.0, dropped=False):
+    return {
+        "success": success,
+        "label": "none",
+        "steps": steps,
+        "corrected": corrected,
+        "takeovers": takeovers,
+        "seconds": seconds,
+        "dropped": dropped,
+    }
+
+
+def test_counters_by_hand():
+    story = Story()
+    story.end(end(True, 10, 5, 2, 4.0))
+    story.end(end(False, 30, 5, 0, 9.0))
+    counters = story.counters()
+    assert counters["success"] == 0.5
+    assert (counters["low"], counters["high"]) == pytest.approx((0.0945, 0.9055), abs=1e-4)
+    assert counters["takeovers"] == 1.0
+    assert counters["corrected"] == 0.25
+    assert counters["cycle"] == 4.0
+
+
+def test_dropped_episodes_are_counted_apart():
+    story = Story()
+    story.end(end(False, dropped=True))
+    assert story.counters() == {"episodes": 0}
+    story.end(end(True))
+    assert (story.counters()["episodes"], story.counters()["dropped"]) == (1, 1)
+
+
+def test_only_the_last_twenty_count():
+    story = Story()
+    for _ in range(20):
+        story.end(end(False))
+    for _ in range(20):
+        story.end(end(True))
+    assert story.counters()["success"] == 1.0
+
+
+def test_a_new_episode_begins_the_strip_anew():
+    story = Story()
+    story.step(step(0, reward=1.0))
+    story.step(step(1, reward=2.0, person=True))
+    assert list(story.steps) == [[1.0, 2.0, None, None]]
+
+
+def test_a_full_strip_lets_the_oldest_fall_and_says_how_many():
+    story = Story()
+    for number in range(LONGEST + 3):
+        story.step(step(0, reward=float(number)))
+    assert (len(story.steps), story.first, story.steps[0][1]) == (LONGEST, 3, 3.0)
+
+
+def test_what_json_cannot_say_is_left_out():
+    story = Story()
+    story.step(step(0, reward=math.nan, probability=math.inf, q=[0.0, math.nan]))
+    assert json.loads(json.dumps(list(story.steps))) == [[0.0, None, None, None]]
+    assert story.robot["q"] == [0.0, None]

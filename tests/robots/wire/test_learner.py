@@ -1,0 +1,112 @@
+"""Messages between actor and learner."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from robots.errors import HandoffError
+from robots.wire.learner import Hello, Message, Parameters, Pause, Sent, Taken, decode, encode, steps_limit
+from robots.wire.policy import pack, unpack
+from tests.real.hil.made import parameters, steps
+
+JOURNAL = "0123456789abcdef"
+
+
+def pictured() -> Sent:
+    shown = {"wrist": np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)}
+    return Sent(JOURNAL, 5, steps()._replace(pictures=shown, next_pictures=shown))
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return type(a) is type(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return a == b
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Hello(JOURNAL, 3), Sent(JOURNAL, 5, steps()), pictured(), Taken(-1), Taken(8), parameters(), Pause(True)],
+    ids=lambda message: type(message).__name__,
+)
+def test_messages_come_back_as_they_were(message: Message) -> None:
+    assert same(decode(encode(message)), message)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("reward", np.array([1.0, np.inf], np.float32), "reward: holds a value that is not finite"),
+        ("reward", np.zeros(2), "reward: float64"),
+        ("observation", np.zeros((3, 3), np.float32), "observation: float32 of shape"),
+        ("action", np.full((2, 2), 1.5, np.float32), "action: 1.5 in size, limit 1"),
+        ("next_observation", np.zeros((2, 4), np.float32), "each pair must agree"),
+        ("terminated", np.zeros(2, np.int64), "terminated: int64"),
+        ("episode", np.array([-1, 0]), "a negative episode"),
+        ("pictures", {"wrist": np.zeros((2, 4, 5, 3), np.uint8)}, "pictures of \\['wrist'\\] before"),
+    ],
+)
+def test_unsound_steps_name_their_column(column: str, value: object, words: str) -> None:
+    with pytest.raises(HandoffError, match=words):
+        encode(Sent(JOURNAL, 0, steps()._replace(**{column: value})))
+
+
+def test_parameters_must_fit_their_card() -> None:
+    good = parameters()
+    for arrays, words in (
+        ({**good.arrays, "actor.0.bias": np.zeros(6, np.float32)}, "actor.0.bias is not float32 of shape"),
+        ({**good.arrays, "hand.0.bias": np.full(3, np.nan, np.float32)}, "not finite. Has the training diverged"),
+        ({name: array for name, array in good.arrays.items() if name != "centre"}, "missing or unknown \\['centre'\\]"),
+    ):
+        with pytest.raises(HandoffError, match=words):
+            encode(Parameters(0, good.card, arrays))
+
+
+def test_another_protocol_is_refused() -> None:
+    with pytest.raises(HandoffError, match="protocol 'other/1'"):
+        decode(pack({"kind": "hello", "protocol": "other/1", "journal": JOURNAL, "first": 0}))
+
+
+def test_text_is_the_other_sides_complaint() -> None:
+    with pytest.raises(HandoffError, match="the other side says: no room"):
+        decode("no room")
+
+
+def test_the_largest_frame_of_steps_fits_its_limit() -> None:
+    whole = steps(rows=1024, observation=9, action=4)
+    shown = {name: np.zeros((1024, 8, 8, 3), np.uint8) for name in ("left", "right")}
+    frame = encode(Sent(JOURNAL, 2**62, whole._replace(pictures=shown, next_pictures=shown)))
+    assert len(frame) <= steps_limit(9, 4, 2 * 8 * 8 * 3)
+
+
+def test_no_frame_whatever_raises_anything_but_a_handoff_error() -> None:
+    rng = np.random.default_rng(0)
+    frames = [encode(message) for message in (Hello(JOURNAL, 3), pictured(), Taken(4), parameters(), Pause(False))]
+    broken = 0
+    for _ in range(3000):
+        frame = bytearray(frames[rng.integers(len(frames))])
+        for _ in range(rng.integers(1, 4)):
+            frame[rng.integers(len(frame))] = rng.integers(256)
+        cut = bytes(frame[: rng.integers(1, len(frame) + 1)]) if rng.random() < 0.3 else bytes(frame)
+        try:
+            decode(cut)
+        except HandoffError:
+            broken += 1
+    assert broken > 1000
+
+
+@pytest.mark.parametrize("value", [None, [], "x", -1, 2.0, True, 2**63, b"", {"a": 1}])
+def test_a_wrong_type_in_any_entry_is_refused(value: object) -> None:
+    for message in (Hello(JOURNAL, 3), Sent(JOURNAL, 5, steps()), Taken(4), parameters(), Pause(False)):
+        told = unpack(encode(message))
+        for name in told.keys() - {"kind"}:
+            if name in ("pictures", "next_pictures", "arrays", "card") or (name == "on" and value is True):
+                continue
+            if name == "number" and value == -1 and isinstance(message, Taken):
+                continue
+            with pytest.raises(HandoffError):
+                decode(pack({**told, name: value}) if value != 2**63 else pack({**told, name: 2.5}))

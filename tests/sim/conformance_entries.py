@@ -1,0 +1,157 @@
+"""Every engine that the conformance suite runs over: add an entry, and all of `conformance.py` applies to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from robots.interfaces import Observation, VecEnv
+from sim.make import TASKS
+from sim.vec_env import Worlds, WorldsConfig
+from tests.sim.walk import make_walk, make_walk_in_workers, make_walk_of_all
+
+OnEnd = Literal["reset", "freeze"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One engine (and task) under test."""
+
+    name: str
+    make: Callable[[int, OnEnd, int], VecEnv]
+    """`(num_envs, on_end, max_steps)`; max_steps is never above the task's own limit."""
+    save: bool = True
+    """Whether it saves states; otherwise it must refuse to."""
+    exact: bool = True
+    """Whether numbers repeat bit by bit; otherwise to `tolerance` (GPU physics)."""
+    tolerance: float = 1e-4
+    """Absolute and relative."""
+    solve: Callable[[Observation], np.ndarray] | None = None
+    """Observation to action (N, A) that terminates every world within `solve_steps`; None where that is hard."""
+    solve_steps: int = 30
+    reuse: bool = False
+    """Whether worlds take so long to make that checks should share them."""
+    marks: tuple[pytest.MarkDecorator, ...] = ()
+    """Such as `pytest.mark.gpu`, or `pytest.mark.skipif(..., reason=...)`."""
+
+
+def make_push_t(picture: int | None, num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    from sim.engines.gym_push_t import PushTConfig, PushTEngine
+
+    engine = PushTEngine(num_envs, config=PushTConfig(picture=picture))
+    return Worlds(engine, WorldsConfig(on_end=on_end, max_steps=max_steps))
+
+
+def make_gym_push_t(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    from sim.engines.gym import GymConfig, GymEngine
+
+    config = GymConfig(options={"obs_type": "environment_state_agent_pos"}, saving="replay", info=("coverage",))
+    engine = GymEngine("gym_pusht:gym_pusht/PushT-v0", num_envs, config)
+    return Worlds(engine, WorldsConfig(on_end=on_end, max_steps=max_steps))
+
+
+def make_fetch(task: str, num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    from sim.engines.gym import GymConfig, GymEngine
+
+    engine = GymEngine(f"gymnasium_robotics:{task}", num_envs, GymConfig(end_on_success=True))
+    return Worlds(engine, WorldsConfig(on_end=on_end, max_steps=max_steps))
+
+
+def make_mujoco(task: str, num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    from sim.make import WorldConfig, make_worlds
+
+    return make_worlds(WorldConfig(task=task, on_end=on_end, max_steps=max_steps), num_envs)
+
+
+def make_randomized(task: str, num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    from sim.make import WorldConfig, make_worlds
+
+    config = WorldConfig(task=task, on_end=on_end, max_steps=max_steps, randomized=True, threads=2)
+    return make_worlds(config, num_envs)
+
+
+def make_maniskill(
+    task: str, saving: Literal["replay", "state"], num_envs: int, on_end: OnEnd, max_steps: int
+) -> VecEnv:
+    from sim.engines.maniskill_task import ManiSkillConfig
+    from sim.make import WorldConfig, make_worlds
+
+    options = ManiSkillConfig(saving=saving)
+    config = WorldConfig(engine="maniskill", task=task, on_end=on_end, max_steps=max_steps, maniskill=options)
+    return make_worlds(config, num_envs)
+
+
+def without(package: str, reason: str) -> pytest.MarkDecorator:
+    """Skips where a package is not installed, but never where all engines are required."""
+    return pytest.mark.skipif(
+        find_spec(package) is None and not os.environ.get("HANDOFF_REQUIRE_ENGINES"), reason=reason
+    )
+
+
+def go_to_the_goal(observation: Observation) -> np.ndarray:
+    """The task reach moves its target by 2 cm per unit of action; a quarter of the way at a time does not overshoot."""
+    return np.clip(0.25 * (observation["goal"] - observation["grasp_pose"][:, :3]) / 0.02, -1.0, 1.0)
+
+
+def make_warp_reach(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    import warp  # pyright: ignore[reportMissingImports]
+
+    from sim.engines.warp import WarpEngine
+    from sim.tasks.reach import TASK
+
+    # Kernels are compiled at their first use; unoptimised they take a third of the time.
+    warp.config.optimization_level = 0
+    return Worlds(WarpEngine(TASK, num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps))
+
+
+def reach_for_the_goal(observation: Observation) -> np.ndarray:
+    """Fetch moves its gripper by 5 cm per unit of action."""
+    delta = (observation["desired_goal"] - observation["achieved_goal"]) / 0.05
+    return np.pad(np.clip(delta, -1.0, 1.0), ((0, 0), (0, 1)))
+
+
+def walk_on(observation: Observation) -> np.ndarray:
+    return np.ones((len(observation["place"]), 1))
+
+
+MANISKILL = without("mani_skill", "the extra [maniskill] is not installed")
+
+ENTRIES = [
+    Entry("mujoco_reach", partial(make_mujoco, "reach"), solve=go_to_the_goal, solve_steps=60),
+    *(Entry(f"mujoco_{task}", partial(make_mujoco, task), reuse=True) for task in TASKS if task != "reach"),
+    Entry("mujoco_pick_cube_randomized", partial(make_randomized, "pick_cube"), reuse=True),
+    Entry("walk", make_walk, solve=walk_on),
+    Entry("walk_of_all", make_walk_of_all, solve=walk_on),
+    Entry("walk_in_workers", make_walk_in_workers, solve=walk_on, reuse=True),
+    Entry("gym_push_t_published", partial(make_push_t, None)),
+    Entry("gym_push_t_pictures", partial(make_push_t, 96)),
+    Entry("gym_push_t", make_gym_push_t),
+    Entry("gym_fetch_reach", partial(make_fetch, "FetchReach-v4"), reuse=True, solve=reach_for_the_goal),
+    Entry("gym_fetch_pick_and_place", partial(make_fetch, "FetchPickAndPlace-v4"), reuse=True),
+    Entry(
+        "warp_reach",
+        make_warp_reach,
+        reuse=True,
+        marks=(without("mujoco_warp", "the extra [warp] is not installed"),),
+    ),
+    *(
+        Entry(f"maniskill_{task}", partial(make_maniskill, task, "replay"), reuse=True, marks=(MANISKILL,))
+        for task in ("PickCube-v1", "PegInsertionSide-v1")
+    ),
+    # The T rests on many contacts, which PhysX need not resolve in the same order: its pose differs in the last bit.
+    Entry(
+        "maniskill_PushT-v1",
+        partial(make_maniskill, "PushT-v1", "state"),
+        exact=False,
+        tolerance=1e-3,
+        reuse=True,
+        marks=(MANISKILL,),
+    ),
+]

@@ -1,0 +1,151 @@
+"""mujoco-warp against MuJoCo on the CPU. Its kernels are compiled at first use; without optimisation, to save time."""
+
+import os
+
+import numpy as np
+import pytest
+
+from robots.errors import HandoffError
+from sim.engine import Engine
+from sim.engines.mujoco import MujocoConfig, MujocoEngine
+from sim.engines.warp import WarpConfig, WarpEngine
+from sim.make import WorldConfig, make_worlds
+from sim.tasks import pick_cube, reach
+from sim.vec_env import Worlds, WorldsConfig
+
+if not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
+    pytest.importorskip("mujoco_warp", reason="the extra [warp] is not installed")
+import warp
+
+pytestmark = pytest.mark.usefixtures("unoptimised_kernels")
+
+N = 3
+EVERYONE = np.ones(N, dtype=bool)
+ROWS = np.arange(N)
+
+
+@pytest.fixture(scope="module")
+def shared() -> WarpEngine:
+    return WarpEngine(reach.TASK, N)
+
+
+@pytest.fixture
+def engine(shared: WarpEngine) -> WarpEngine:
+    shared.reset(ROWS, ROWS)
+    return shared
+
+
+def actions(engine: Engine, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1.0, 1.0, (20, N, engine.action_spec.size))
+
+
+def assert_alike(first: Engine, second: Engine) -> None:
+    assert isinstance(first, WarpEngine)
+    assert isinstance(second, MujocoEngine)
+    for k, action in enumerate(actions(first)):
+        first.step(action, EVERYONE)
+        second.step(action, EVERYONE)
+        if k in (0, 19):
+            np.testing.assert_allclose(first.qpos, second.qpos, atol=1e-5)
+            np.testing.assert_allclose(first.qvel, second.qvel, atol=1e-4)
+
+
+def test_equal_starts_and_actions_give_mujocos_positions_for_a_second(engine: WarpEngine) -> None:
+    other = MujocoEngine(reach.TASK, N)
+    other.reset(ROWS, ROWS)
+    np.testing.assert_array_equal(engine.qpos, other.qpos)
+    assert_alike(engine, other)
+
+
+def test_randomised_worlds_are_those_of_the_cpu_engine() -> None:
+    plain = MujocoEngine(reach.TASK, N)
+    first = WarpEngine(reach.TASK, N, WarpConfig(randomized=True))
+    second = MujocoEngine(reach.TASK, N, MujocoConfig(randomized=True))
+    for each in (plain, first, second):
+        each.reset(ROWS, ROWS)
+    assert_alike(first, second)
+    for action in actions(plain):
+        plain.step(action, EVERYONE)
+    # The draws matter: without them the arm ends elsewhere.
+    assert np.abs(plain.qpos - second.qpos)[:, :7].max() > 1e-3
+
+
+def test_a_frozen_world_stays_where_it_is(engine: WarpEngine) -> None:
+    before = engine.qpos.copy()
+    engine.step(actions(engine)[0], np.array([True, False, True]))
+    np.testing.assert_array_equal(engine.qpos[1], before[1])
+    assert np.abs(engine.qpos - before)[[0, 2]].max() > 1e-3
+
+
+def test_a_reset_of_one_world_leaves_the_others(engine: WarpEngine) -> None:
+    start = engine.qpos.copy()
+    engine.step(actions(engine)[0], EVERYONE)
+    after = engine.qpos.copy()
+    engine.reset(np.array([1]), np.array([1]))
+    np.testing.assert_array_equal(engine.qpos[1], start[1])
+    np.testing.assert_array_equal(engine.qpos[[0, 2]], after[[0, 2]])
+
+
+def test_a_restored_state_has_the_same_future_in_any_world(engine: WarpEngine) -> None:
+    for action in actions(engine)[:3]:
+        engine.step(action, EVERYONE)
+    state = engine.save()
+    action = actions(engine)[3]
+    engine.step(action, EVERYONE)
+    expected = engine.qpos.copy()
+    turned = np.array([2, 0, 1])
+    engine.restore(ROWS, {name: array[turned] for name, array in state.items()})
+    engine.step(action[turned], EVERYONE)
+    np.testing.assert_array_equal(engine.qpos, expected[turned])
+
+
+def test_a_missing_cuda_device_is_an_error() -> None:
+    if warp.is_cuda_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(HandoffError, match="no CUDA device"):
+        WarpEngine(reach.TASK, N, WarpConfig(device="cuda"))
+
+
+@pytest.mark.gpu
+def test_a_gpu_steps_like_a_cpu() -> None:
+    if not warp.is_cuda_available():
+        pytest.skip("no CUDA device")
+    first, second = WarpEngine(reach.TASK, N, WarpConfig(device="cuda")), MujocoEngine(reach.TASK, N)
+    first.reset(ROWS, ROWS)
+    second.reset(ROWS, ROWS)
+    assert_alike(first, second)
+
+
+def test_the_expert_grasps_as_well_as_on_the_cpu_engine() -> None:
+    steps = []
+    for engine in (MujocoEngine(pick_cube.TASK, N), WarpEngine(pick_cube.TASK, N)):
+        worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
+        worlds.reset(range(N))
+        step = worlds.step(engine.expert_action())
+        while not (step.terminated | step.truncated).all():
+            step = worlds.step(engine.expert_action())
+        assert step.info["success"].all()
+        steps.append(worlds.steps)
+    np.testing.assert_allclose(steps[0], steps[1], atol=5)
+
+
+@pytest.mark.parametrize("config", [WarpConfig(contacts=1), WarpConfig(constraints=4)])
+def test_too_little_room_is_an_error(config: WarpConfig) -> None:
+    small = WarpEngine(pick_cube.TASK, N, config)
+    small.reset(ROWS, ROWS)
+    with pytest.raises(HandoffError, match="ran out of room"):
+        small.step(actions(small)[0], EVERYONE)
+
+
+def test_worlds_are_made_from_a_configuration() -> None:
+    worlds = make_worlds(WorldConfig(engine="warp", task="reach"), N)
+    observation = worlds.reset(range(N))
+    assert observation["q"].shape == (N, 7)
+    worlds.close()
+
+
+def test_pictures_are_refused() -> None:
+    from sim.scene.cameras import CamerasConfig
+
+    with pytest.raises(HandoffError, match="no pictures"):
+        make_worlds(WorldConfig(engine="warp", task="reach", cameras=CamerasConfig()), N)

@@ -1,0 +1,57 @@
+from dataclasses import replace
+from importlib.metadata import version
+
+import pytest
+
+from robots.errors import HandoffError
+from sim.evaluation.protocol import Protocol, check_protocol, differences, digest, stated
+
+REACH = Protocol(name="reach", engine="mujoco", task="reach", packages=("mujoco",), max_steps=60)
+
+
+def test_result_states_the_installed_versions():
+    assert stated(REACH)["packages"] == {"mujoco": version("mujoco")}
+
+
+def test_digest_is_that_of_the_canonical_json():
+    # printf '{"a":{"c":2},"b":1}' | sha256sum
+    expected = "5bd51451a14f74f6"
+    assert digest({"b": 1, "a": {"c": 2}}) == digest({"a": {"c": 2}, "b": 1})
+    assert digest({"b": 1, "a": {"c": 2}})[:16] == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"first_seed": 1},
+        {"episodes": 199},
+        {"max_steps": 61},
+        {"engine": "warp"},
+        {"success": "at_end"},
+        {"options": {"randomized": True}},
+        {"packages": ()},
+    ],
+)
+def test_digest_changes_with_what_is_asked(change):
+    assert digest(stated(replace(REACH, **change))) != digest(stated(REACH))
+
+
+def test_differences_are_named_by_their_path():
+    one = {"task": "reach", "score": {"of": "reward", "over": "max"}, "packages": {"mujoco": "4.0"}}
+    two = {"task": "reach", "score": {"of": "success", "over": "max"}, "packages": {"mujoco": "4.1"}, "seeds": None}
+    assert differences(one, two) == ["packages.mujoco", "score.of", "seeds"]
+    assert differences(one, dict(one)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "schema version 2, this build reads 1"),
+        ({"episodes": 0}, "0 episodes of 60 steps"),
+        ({"first_seed": -1}, "from seed -1"),
+        ({"packages": ("no-such-physics",)}, "package no-such-physics is not installed"),
+    ],
+)
+def test_protocol_that_cannot_be_run_is_refused(change, message):
+    with pytest.raises(HandoffError, match=message):
+        check_protocol(replace(REACH, **change))

@@ -1,0 +1,70 @@
+"""A task's table behind the twin's joint torques: the scene, the starts and the fields of the simulated worlds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from robots.errors import HandoffError
+from robots.franka import gripper
+from robots.franka.kinematics import forward_kinematics
+from sim.engines.mujoco import MujocoEngine
+from sim.make import TASKS, find_task
+from sim.twin.task_world import OWN, TaskWorld
+
+AT_A_HAND = [name for name in TASKS if name != "push_t"]
+
+
+@pytest.mark.parametrize("name", AT_A_HAND)
+def test_a_seed_begins_as_in_the_simulated_worlds(name: str) -> None:
+    world, worlds = TaskWorld(name), MujocoEngine(find_task(name), 1)
+    world.reset(100_003)
+    worlds.reset(np.array([0]), np.array([100_003]))
+    qpos, goal = world.scene()
+    np.testing.assert_array_equal(qpos, worlds.qpos[0])
+    np.testing.assert_array_equal(goal, worlds.view.goal[0])
+    observed, things = worlds.read().observation, world.things()
+    assert things.keys() == observed.keys() - set(OWN)
+    for field, value in things.items():
+        np.testing.assert_array_equal(value, observed[field][0], err_msg=field)
+    assert world.outcome() == (False, False)
+
+
+def test_the_arm_stands_under_torques_of_nothing_but_its_weight() -> None:
+    world = TaskWorld("pick_cube")
+    before = world.q.copy()
+    for _ in range(200):
+        world.step(np.zeros(7))
+    np.testing.assert_allclose(world.q, before, atol=1e-4)
+    assert world.time == pytest.approx(0.2)
+
+
+def test_end_effector_is_the_hand_with_its_fingers() -> None:
+    world = TaskWorld("flip_switch")
+    assert world.ee_mass == pytest.approx(gripper.MASS)
+    assert world.flange_T_ee[2, 3] == pytest.approx(gripper.TCP_OFFSET)
+    np.testing.assert_allclose(world.base_T_ee, forward_kinematics(world.q) @ world.flange_T_ee, atol=1e-9)
+
+
+@pytest.mark.parametrize(("target", "expected"), [(-0.1, 0.0), (0.2, gripper.WIDTH_MAX)])
+def test_fingers_that_press_their_stops_stay_there(target: float, expected: float) -> None:
+    world = TaskWorld("pick_cube")
+    world.hand.press(target, gripper.FORCE_CONTINUOUS)
+    for _ in range(1500):
+        world.step(np.zeros(7))
+    assert world.hand.width == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_peg_is_held_from_the_start() -> None:
+    world = TaskWorld("peg_insert")
+    world.reset(100_000)
+    begun = world.hand.width
+    for _ in range(500):
+        world.step(np.zeros(7))
+    assert world.hand.width == pytest.approx(begun, abs=2e-3)
+    assert world.outcome() == (False, False)
+
+
+def test_a_task_without_a_hand_has_another_table() -> None:
+    with pytest.raises(HandoffError, match="push_t: its arm carries no hand"):
+        TaskWorld("push_t")
