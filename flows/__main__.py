@@ -1,4 +1,5 @@
-"""The command line: `handoff run | plan | explain | record | evaluate | compare | serve | hil | console | deploy`."""
+"""The command line:
+`handoff run | plan | explain | record | evaluate | compare | serve | hil | console | deploy`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ OPERATORS = ("simulated", "keyboard", "spacemouse", "console")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code. Every failure is one clear line, with `--debug` a traceback too."""
+    """Runs one command; returns the exit code. Every failure is one clear line, with `--debug` a
+    traceback too."""
     options = _parse(arguments)
     try:
         with raising_signals():
@@ -24,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HandoffError as error:
         return _fail(words(error), error, options.debug)
     except KeyboardInterrupt as error:
-        message = f"{words(error).removesuffix('.')}. What is finished is kept; run again to resume."
+        message = (
+            f"{words(error).removesuffix('.')}. What is finished is kept; run again to resume."
+        )
         return _fail(message, error, options.debug, code=exit_code(error))
     except Exception as error:  # noqa: BLE001  the last resort: a person gets a line, not a traceback
         from flows.runner.isolate import describe
@@ -45,7 +49,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="handoff", description="From a person's hand to a robot's hand.")
+    parser = argparse.ArgumentParser(
+        prog="handoff", description="From a person's hand to a robot's hand."
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
 
     def add(name: str, command: object, about: str) -> argparse.ArgumentParser:
@@ -60,8 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     ):
         sub = add(name, command, about)
         sub.add_argument("name", help="a file in configs/ without its ending, e.g. demo")
-        sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. pretrain.training.steps=2000")
-    sub = add("profile", _profile, "predict how fast each placement of a pipeline's practice would be")
+        sub.add_argument(
+            "overrides", nargs="*", help="Hydra overrides, e.g. pretrain.training.steps=2000"
+        )
+    sub = add(
+        "profile", _profile, "predict how fast each placement of a pipeline's practice would be"
+    )
     sub.add_argument("name", help="a file in configs/ without its ending, e.g. vla_ppo")
     sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. finetune.worlds=200")
     sub.add_argument("--seconds", type=float, default=60.0, help="for the measurements")
@@ -69,10 +79,22 @@ def _parser() -> argparse.ArgumentParser:
     sub = add("explain", _explain, "print an artifact's chain back to the demonstrations")
     sub.add_argument("artifact", type=Path, help="artifact directory, or a file inside one")
     sub.add_argument("--verify", action="store_true", help="re-hash every file on the chain")
-    sub = add("record", _record, "record the shipped push-T set: rollouts of a trained policy, with provenance")
-    sub.add_argument("policy", type=Path, help="artifact directory of the policy, e.g. runs/demo/pretrain")
-    sub.add_argument("out", type=Path, help="folder for push_t_rollouts.zarr.zip and push_t_rollouts.json")
-    sub = add("evaluate", _evaluate, "score policies under a protocol, with intervals, videos and a report")
+    sub = add(
+        "record",
+        _record,
+        "record the shipped push-T set: rollouts of a trained policy, with provenance",
+    )
+    sub.add_argument(
+        "policy", type=Path, help="artifact directory of the policy, e.g. runs/demo/pretrain"
+    )
+    sub.add_argument(
+        "out", type=Path, help="folder for push_t_rollouts.zarr.zip and push_t_rollouts.json"
+    )
+    sub = add(
+        "evaluate",
+        _evaluate,
+        "score policies under a protocol, with intervals, videos and a report",
+    )
     sub.add_argument("protocol", help="a file in configs/protocol/ without its ending, or a path")
     sub.add_argument(
         "--policy",
@@ -82,61 +104,140 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--out", type=Path, required=True, help="folder for results and report.html")
     sub.add_argument("--batch", type=int, default=50, help="episodes stepped together")
-    sub.add_argument("--workers", type=int, default=1, help="processes; the result does not depend on them")
+    sub.add_argument(
+        "--workers", type=int, default=1, help="processes; the result does not depend on them"
+    )
     sub.add_argument("--videos", type=int, default=4, help="episodes filmed, failed ones first")
-    sub.add_argument("--instruction", help="told to policies that read; default: the worlds' words, else theirs")
-    sub.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="where saved policies compute")
-    sub.add_argument("--adastop", action="store_true", help="run no more episodes than it takes to tell policies apart")
-    sub.add_argument("--stages", type=int, default=5, help="of --adastop: parts that the protocol's episodes come in")
+    sub.add_argument(
+        "--instruction", help="told to policies that read; default: the worlds' words, else theirs"
+    )
+    sub.add_argument(
+        "--device",
+        choices=("cpu", "cuda", "auto"),
+        default="cpu",
+        help="where saved policies compute",
+    )
+    sub.add_argument(
+        "--adastop",
+        action="store_true",
+        help="run no more episodes than it takes to tell policies apart",
+    )
+    sub.add_argument(
+        "--stages",
+        type=int,
+        default=5,
+        help="of --adastop: parts that the protocol's episodes come in",
+    )
     sub = add("compare", _compare, "pair evaluations of one protocol, seed by seed")
-    sub.add_argument("results", type=Path, nargs="+", help="output folders of evaluate; the first is the reference")
+    sub.add_argument(
+        "results",
+        type=Path,
+        nargs="+",
+        help="output folders of evaluate; the first is the reference",
+    )
     sub.add_argument("--out", type=Path, help="HTML page to write")
-    sub = add("serve", _serve, "answer observations with action chunks, over a websocket that openpi's client speaks")
+    sub = add(
+        "serve",
+        _serve,
+        "answer observations with action chunks, over a websocket that openpi's client speaks",
+    )
     sub.add_argument("policy", type=Path, help="policy directory, bundle directory or ONNX file")
-    sub.add_argument("--host", default="127.0.0.1", help="address; others than this machine's own need $HANDOFF_TOKEN")
+    sub.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address; others than this machine's own need $HANDOFF_TOKEN",
+    )
     sub.add_argument("--port", type=int, default=8000, help="0 takes a free one")
     sub.add_argument("--clients", type=int, default=16, help="connections at a time")
-    sub.add_argument("--queue", type=int, default=8, help="requests that may wait while one is answered")
+    sub.add_argument(
+        "--queue", type=int, default=8, help="requests that may wait while one is answered"
+    )
     sub.add_argument("--seed", type=int, default=0, help="of the noise of requests that bring none")
-    sub.add_argument("--action-interface", help="what the actions of a policy directory mean; an ONNX file says so")
+    sub.add_argument(
+        "--action-interface",
+        help="what the actions of a policy directory mean; an ONNX file says so",
+    )
     _add_people(add)
     return parser
 
 
 def _add_people(add: Callable[[str, object, str], argparse.ArgumentParser]) -> None:
     """The commands with a person in the loop."""
-    sub = add("hil", _hil, "learn a task with a person's corrections, from demonstrations to a gated policy")
+    sub = add(
+        "hil",
+        _hil,
+        "learn a task with a person's corrections, from demonstrations to a gated policy",
+    )
     sub.add_argument("task", help="a file in configs/hil/ without its ending, e.g. pick_cube")
     sub.add_argument("overrides", nargs="*", help="Hydra overrides, e.g. train.sac.critics=10")
     sub.add_argument("--operator", choices=OPERATORS, help="who corrects")
-    sub.add_argument("--console-port", type=int, default=8700, help="of --operator console; 0 takes a free one")
-    sub.add_argument("--person", help="name that is recorded with every episode; default: the login")
+    sub.add_argument(
+        "--console-port", type=int, default=8700, help="of --operator console; 0 takes a free one"
+    )
+    sub.add_argument(
+        "--person", help="name that is recorded with every episode; default: the login"
+    )
     sub.add_argument("--steps", type=int, help="control steps of training")
-    sub.add_argument("--seed", type=int, help="of the whole session: demonstrations, chance, weights")
+    sub.add_argument(
+        "--seed", type=int, help="of the whole session: demonstrations, chance, weights"
+    )
     sub.add_argument("--out", type=Path, help="folder of the session; default: runs/hil/<task>")
-    sub = add("console", _console, "practise on a simulated arm from a browser; episodes are recorded")
-    sub.add_argument("task", nargs="?", default="pick_cube", help="a task on the FR3, e.g. pick_cube")
-    sub.add_argument("--policy", default="still", help="who acts while nobody takes over: still, expert, or a policy")
+    sub = add(
+        "console", _console, "practise on a simulated arm from a browser; episodes are recorded"
+    )
+    sub.add_argument(
+        "task", nargs="?", default="pick_cube", help="a task on the FR3, e.g. pick_cube"
+    )
+    sub.add_argument(
+        "--policy",
+        default="still",
+        help="who acts while nobody takes over: still, expert, or a policy",
+    )
     _add_console(sub)
     sub.add_argument("--out", type=Path, help="folder of the session; default: runs/console/<task>")
-    sub = add("deploy", _deploy, "run a released push-T policy on an arm, with a person at the console beside it")
-    sub.add_argument("gate", type=Path, help="artifact of the gate that the policy passed, e.g. runs/demo/gate")
-    sub.add_argument("overrides", nargs="*", help="Hydra overrides of configs/deploy, e.g. oversight.speed=0.1")
-    sub.add_argument("--arm", help="address of the arm's control; default: a simulated FR3 is started here")
+    sub = add(
+        "deploy",
+        _deploy,
+        "run a released push-T policy on an arm, with a person at the console beside it",
+    )
+    sub.add_argument(
+        "gate", type=Path, help="artifact of the gate that the policy passed, e.g. runs/demo/gate"
+    )
+    sub.add_argument(
+        "overrides", nargs="*", help="Hydra overrides of configs/deploy, e.g. oversight.speed=0.1"
+    )
+    sub.add_argument(
+        "--arm", help="address of the arm's control; default: a simulated FR3 is started here"
+    )
     sub.add_argument("--tracker", help="ws:// address of who sees the T; an arm needs one")
-    sub.add_argument("--camera", action="append", metavar="NAME=SOURCE", help="shown at the console; may be repeated")
+    sub.add_argument(
+        "--camera",
+        action="append",
+        metavar="NAME=SOURCE",
+        help="shown at the console; may be repeated",
+    )
     _add_console(sub)
     sub.add_argument("--out", type=Path, help="folder of the session; default: runs/deploy")
 
 
 def _add_console(sub: argparse.ArgumentParser) -> None:
     """Of a session that is led from the console."""
-    sub.add_argument("--person", help="name that is recorded while nobody has control; default: the login")
-    sub.add_argument("--host", default="127.0.0.1", help="address; others than this machine's own need $HANDOFF_TOKEN")
-    sub.add_argument("--port", type=int, default=8700, help="0 takes a free one")
-    sub.add_argument("--spacemouse", action="store_true", help="a SpaceMouse at this machine moves the arm, too")
     sub.add_argument(
-        "--episodes", type=int, help="of the store, after which it ends; default: until the person ends it"
+        "--person", help="name that is recorded while nobody has control; default: the login"
+    )
+    sub.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address; others than this machine's own need $HANDOFF_TOKEN",
+    )
+    sub.add_argument("--port", type=int, default=8700, help="0 takes a free one")
+    sub.add_argument(
+        "--spacemouse", action="store_true", help="a SpaceMouse at this machine moves the arm, too"
+    )
+    sub.add_argument(
+        "--episodes",
+        type=int,
+        help="of the store, after which it ends; default: until the person ends it",
     )
 
 
@@ -160,7 +261,11 @@ def _run(options: argparse.Namespace) -> None:
         f"peak memory {metrics['peak_memory_gb']:.2f} GB",
         highlight=False,
     )
-    console.print(f"summary  {path}\nreport   {path.with_name('report.html')}", highlight=False, soft_wrap=True)
+    console.print(
+        f"summary  {path}\nreport   {path.with_name('report.html')}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _plan(options: argparse.Namespace) -> None:

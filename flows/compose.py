@@ -55,11 +55,12 @@ def compose(name: str, overrides: Sequence[str] = ()) -> PipelineConfig:
 
     Args:
         name: a file in `configs/`, without its ending.
-        overrides: Hydra overrides, e.g. `pretrain.training.steps=2000`, or `+policy=unet` for the values of
-            `configs/policy/unet.yaml`.
+        overrides: Hydra overrides, e.g. `pretrain.training.steps=2000`, or `+policy=unet` for the
+            values of `configs/policy/unet.yaml`.
 
     Raises:
-        HandoffError: unknown configuration, unknown key (by its path, with the nearest known one), ill-typed value.
+        HandoffError: unknown configuration, unknown key (by its path, with the nearest known one),
+            ill-typed value.
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
@@ -82,13 +83,20 @@ def compose(name: str, overrides: Sequence[str] = ()) -> PipelineConfig:
             composed = hydra_compose(name, overrides=list(overrides))
         missing = sorted(OmegaConf.missing_keys(composed))
         values = OmegaConf.to_container(composed, resolve=True)
-    except (ConfigCompositionException, OverrideParseException, OmegaConfBaseException, ValueError) as error:
+    except (
+        ConfigCompositionException,
+        OverrideParseException,
+        OmegaConfBaseException,
+        ValueError,
+    ) as error:
         reason = str(error).splitlines()[0]
         if reason.startswith("Could not override"):
             reason += " Does the key belong to another policy family or network?"
         raise HandoffError(f"configs/{name}.yaml with {list(overrides)}: {reason}") from None
     if missing:
-        raise HandoffError(f"configs/{name}.yaml with {list(overrides)}: {', '.join(missing)} must be given.")
+        raise HandoffError(
+            f"configs/{name}.yaml with {list(overrides)}: {', '.join(missing)} must be given."
+        )
     assert isinstance(values, dict)
     return validate(PipelineConfig, {str(key): value for key, value in values.items()})
 
@@ -101,14 +109,19 @@ def available() -> list[str]:
 
 
 def _store(store: ConfigStore, defaults: Mapping[str, Any]) -> None:
-    """Hands Hydra the defaults, with families and networks as groups: another `kind` must replace the first's keys."""
+    """Hands Hydra the defaults, with families and networks as groups: another `kind` must replace
+    the first's keys."""
     pretrain = {key: value for key, value in defaults["pretrain"].items() if key != "policy"}
     chosen = {f"family@{_FAMILY}": defaults["pretrain"]["policy"]["kind"]}
-    store.store(name="defaults", node={"defaults": [chosen, "_self_"], **defaults, "pretrain": pretrain})
+    store.store(
+        name="defaults", node={"defaults": [chosen, "_self_"], **defaults, "pretrain": pretrain}
+    )
     for family in _families():
         own = {key: value for key, value in family.items() if key != "network"}
         networks = [{"/network@network": family["network"]["kind"]}] if "network" in family else []
-        store.store(group="family", name=family["kind"], node={"defaults": [*networks, "_self_"], **own})
+        store.store(
+            group="family", name=family["kind"], node={"defaults": [*networks, "_self_"], **own}
+        )
     for network in _networks():
         store.store(group="network", name=network["kind"], node=network)
     for kind, practice in _practices().items():
@@ -138,8 +151,16 @@ def _networks() -> list[dict[str, Any]]:
 
 
 def _practices() -> dict[str, dict[str, Any]]:
-    ways = (DppoPracticeConfig(), BestOfNPracticeConfig(), RL100PracticeConfig(), VlaPracticeConfig())
-    return {way.kind: to_plain(FinetunePolicyConfig(learning=FinetuneConfig(practice=way))) for way in ways}
+    ways = (
+        DppoPracticeConfig(),
+        BestOfNPracticeConfig(),
+        RL100PracticeConfig(),
+        VlaPracticeConfig(),
+    )
+    return {
+        way.kind: to_plain(FinetunePolicyConfig(learning=FinetuneConfig(practice=way)))
+        for way in ways
+    }
 
 
 def _choices() -> dict[str, dict[str, dict[str, Any]]]:
@@ -159,16 +180,28 @@ def _choices() -> dict[str, dict[str, dict[str, Any]]]:
 def _check_override(override: str, defaults: Mapping[str, Any]) -> None:
     key, equals, _ = override.partition("=")
     if not equals:
-        raise HandoffError(f"override '{override}' has no '='. Write key=value, e.g. pretrain.training.steps=2000.")
+        raise HandoffError(
+            f"override '{override}' has no '='. Write key=value, e.g. pretrain.training.steps=2000."
+        )
     families = [f"{_FAMILY}.{size}" for family in _families() for size in _dotted(family)]
     families += [f"{_FAMILY}.backbone.scratch.{size}" for size in to_plain(ScratchConfig())]
     networks = [f"{_NETWORK}.{size}" for network in _networks() for size in network]
     practice = [f"{_PRACTICE}.{size}" for one in _practices().values() for size in _dotted(one)]
     practice += [f"{_PRACTICE}.learning.practice.group.{size}" for size in to_plain(GroupConfig())]
-    named = [key for group, one in _choices().items() for node in one.values() for key in _dotted({group: node})]
-    named += [f"student.backbone.{size}" for size in _dotted(to_plain(BackboneConfig(scratch=ScratchConfig())))]
+    named = [
+        key
+        for group, one in _choices().items()
+        for node in one.values()
+        for key in _dotted({group: node})
+    ]
+    named += [
+        f"student.backbone.{size}"
+        for size in _dotted(to_plain(BackboneConfig(scratch=ScratchConfig())))
+    ]
     groups = ["policy", f"family@{_FAMILY}", f"network@{_NETWORK}"]
-    keys = list(dict.fromkeys([*_dotted(defaults), *families, *networks, *practice, *named, *groups]))
+    keys = list(
+        dict.fromkeys([*_dotted(defaults), *families, *networks, *practice, *named, *groups])
+    )
     if key.lstrip("+~") not in keys:
         raise HandoffError(f"configuration: unknown key '{key}'{_suggest(key, keys)}.")
 

@@ -1,7 +1,8 @@
-"""`handoff console TASK`: a simulated arm to practise on, in a browser, with a keyboard and nothing else.
+"""`handoff console TASK`: a simulated arm to practise on, in a browser, with a keyboard and nothing
+else.
 
-The same console as in a correction session or at an arm, and the same record: every episode goes to an `EpisodeStore`
-with both actions of every step. Nothing is learned from it.
+The same console as in a correction session or at an arm, and the same record: every episode goes to
+an `EpisodeStore` with both actions of every step. Nothing is learned from it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def console_command(options: Namespace) -> None:
-    """`handoff console`: options `task`, `policy`, `out`, `host`, `port`, `spacemouse`, `person` and `episodes`."""
+    """`handoff console`: options `task`, `policy`, `out`, `host`, `port`, `spacemouse`, `person`
+    and `episodes`."""
     from rich.console import Console
 
     from real.console.server import ConsoleConfig
@@ -37,7 +39,9 @@ def console_command(options: Namespace) -> None:
     config = ConsoleConfig(host=options.host, port=options.port, spacemouse=options.spacemouse)
     operator = HilOperator(kind="console", person=options.person or "")
     made = practise(options.task, options.policy, out, config, operator, options.episodes, say)
-    say(f"{made} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}")
+    say(
+        f"{made} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
+    )
 
 
 def practise(
@@ -53,8 +57,10 @@ def practise(
 
     Args:
         task: on the FR3.
-        policy: who has the arm while nobody takes it: `still`, or what `handoff evaluate` takes as `--policy`.
-        out: folder of the store and of the console's log; a session that is run again goes on in it.
+        policy: who has the arm while nobody takes it: `still`, or what `handoff evaluate` takes as
+            `--policy`.
+        out: folder of the store and of the console's log; a session that is run again goes on in
+            it.
         config: where the console listens.
         operator: the person.
         episodes: after which it ends by itself; None: never.
@@ -78,7 +84,9 @@ def practise(
             open_corrections(out / "store.zarr", schema) as store,
             closing(make_operator(operator, engine, stage="practice")) as person,
         ):
-            writer = EpisodeAssembler(store, 1, {"robot": ROBOT, "source": "practice", "policy": policy})
+            writer = EpisodeAssembler(
+                store, 1, {"robot": ROBOT, "source": "practice", "policy": policy}
+            )
             session = Round(env, person, propose, pace=operator.speed)
             say(f"console  {opened.url}")
             redo = False
@@ -92,8 +100,11 @@ def practise(
             return store.num_episodes
 
 
-def proposer(policy: str, task: str, env: Any) -> tuple[Callable[[int], None], Callable[[Observation], np.ndarray]]:
-    """What is told where an episode begins, by its seed, and what proposes (1, A) for an observation.
+def proposer(
+    policy: str, task: str, env: Any
+) -> tuple[Callable[[int], None], Callable[[Observation], np.ndarray]]:
+    """What is told where an episode begins, by its seed, and what proposes (1, A) for an
+    observation.
 
     Raises:
         HandoffError: no such policy.

@@ -1,4 +1,5 @@
-"""The flow under the importable path that `prefect.yaml` names as its entrypoint: `flows.deployments.handoff`."""
+"""The flow under the importable path that `prefect.yaml` names as its entrypoint:
+`flows.deployments.handoff`."""
 
 from flows.run import make_flow, prepare_prefect
 

@@ -13,7 +13,14 @@ from flows.config.protocols import read_protocol
 from flows.stages.evaluate import checkpoint_agent
 from robots.config import to_plain
 from robots.errors import HandoffError
-from sim.evaluation.agent import AgentFor, ChunkAgent, Chunking, ExpertAgent, RandomAgent, chunking_under
+from sim.evaluation.agent import (
+    AgentFor,
+    ChunkAgent,
+    Chunking,
+    ExpertAgent,
+    RandomAgent,
+    chunking_under,
+)
 from sim.evaluation.evaluate import EvaluateConfig, evaluate, make_env, run_episodes, write_result
 from sim.evaluation.protocol import Protocol, Sampling, agreed, check_protocol
 
@@ -34,27 +41,35 @@ EXPERT_ENGINES = ("mujoco", "warp")
 
 
 def evaluate_command(options: Namespace) -> None:
-    """`handoff evaluate`: options `protocol`, `policy`, `out`, `batch`, `workers`, `videos`, `adastop`, `stages`."""
+    """`handoff evaluate`: options `protocol`, `policy`, `out`, `batch`, `workers`, `videos`,
+    `adastop`, `stages`."""
     from sim.evaluation.adastop import AdaStopConfig
     from sim.evaluation.report import comparison_tables, decision_table, summary_table
 
     protocol = read_protocol(options.protocol)
-    config = EvaluateConfig(batch=options.batch, workers=options.workers, videos=options.videos, device=options.device)
+    config = EvaluateConfig(
+        batch=options.batch, workers=options.workers, videos=options.videos, device=options.device
+    )
     told = options.instruction
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.adastop:
         results, comparisons = evaluate_agents(protocol, options.policy, options.out, config, told)
         tables = [summary_table(results), *comparison_tables(comparisons)]
     else:
-        test = AdaStopConfig(n=protocol.episodes // max(1, options.stages), stages=options.stages, permute="pairs")
-        results, outcome, decisions = evaluate_until_decided(protocol, options.policy, options.out, config, test, told)
+        test = AdaStopConfig(
+            n=protocol.episodes // max(1, options.stages), stages=options.stages, permute="pairs"
+        )
+        results, outcome, decisions = evaluate_until_decided(
+            protocol, options.policy, options.out, config, test, told
+        )
         tables = [summary_table(results), decision_table(outcome, decisions)]
     _print(tables)
     _say(f"report  {options.out / 'report.html'}")
 
 
 def compare_command(options: Namespace) -> None:
-    """`handoff compare`: options `results`, folders of which the first is the reference, and `out`, a page or None."""
+    """`handoff compare`: options `results`, folders of which the first is the reference, and `out`,
+    a page or None."""
     from sim.evaluation.comparison import compare_all, read_result
     from sim.evaluation.report import comparison_tables, summary_table, write_report
 
@@ -82,13 +97,16 @@ class Entrant:
     """Training steps, where they are known."""
 
 
-def make_agent(spec: str, protocol: Protocol, instruction: str | None = None, device: str = "cpu") -> Entrant:
+def make_agent(
+    spec: str, protocol: Protocol, instruction: str | None = None, device: str = "cpu"
+) -> Entrant:
     """The agent that `--policy` names.
 
     Args:
         spec: directory of a saved policy, ONNX file with a contract, `random` or `expert`.
         protocol: under which it will act.
-        instruction: what a policy that reads language is told; None takes the worlds' words, else its own.
+        instruction: what a policy that reads language is told; None takes the worlds' words, else
+            its own.
         device: where a saved policy computes: `cpu`, `cuda`, or `auto`.
 
     Raises:
@@ -97,7 +115,9 @@ def make_agent(spec: str, protocol: Protocol, instruction: str | None = None, de
     path = Path(spec)
     match spec:
         case "random":
-            return Entrant("random", load_random, {"agent": "uniform within the bounds of the actions"})
+            return Entrant(
+                "random", load_random, {"agent": "uniform within the bounds of the actions"}
+            )
         case "expert":
             from sim.make import TASKS
 
@@ -106,7 +126,9 @@ def make_agent(spec: str, protocol: Protocol, instruction: str | None = None, de
                     f"--policy expert: task {protocol.task} of engine {protocol.engine} has none; these have, on "
                     f"{' and '.join(EXPERT_ENGINES)}: {', '.join(TASKS)}."
                 )
-            return Entrant("expert", load_expert, {"agent": "the task's scripted expert, which sees the state"})
+            return Entrant(
+                "expert", load_expert, {"agent": "the task's scripted expert, which sees the state"}
+            )
         case _ if path.suffix == ".onnx":
             name = path.parent.resolve().name if path.stem == "policy" else path.stem
             return Entrant(name, *_onnx_agent(path, protocol, instruction))
@@ -121,9 +143,14 @@ def make_agent(spec: str, protocol: Protocol, instruction: str | None = None, de
 
 
 def evaluate_agents(
-    protocol: Protocol, specs: Sequence[str], out: Path, config: EvaluateConfig, instruction: str | None = None
+    protocol: Protocol,
+    specs: Sequence[str],
+    out: Path,
+    config: EvaluateConfig,
+    instruction: str | None = None,
 ) -> tuple[list[Result], list[Comparison]]:
-    """Evaluates agents one after another: results in `out`, or in a folder each when several, and `out/report.html`.
+    """Evaluates agents one after another: results in `out`, or in a folder each when several, and
+    `out/report.html`.
 
     Raises:
         HandoffError: what `make_agent` and `sim.evaluation.evaluate.evaluate` find.
@@ -140,7 +167,13 @@ def evaluate_agents(
             folder = _folder(out, entrant, entrants)
             progress = display.started(entrant.name)
             metrics = evaluate(
-                protocol, config, entrant.load, partial(make_env, protocol), folder, progress, entrant.execution
+                protocol,
+                config,
+                entrant.load,
+                partial(make_env, protocol),
+                folder,
+                progress,
+                entrant.execution,
             )
             display.finished(entrant.name, f"score {metrics['score']:.3f}")
             results.append(read_result(folder, entrant.name))
@@ -157,10 +190,11 @@ def evaluate_until_decided(
     test: AdaStopConfig,
     instruction: str | None = None,
 ) -> tuple[list[Result], AdaStop, tuple[Decision, ...]]:
-    """Compares agents with early stopping; the protocol's episodes are the most that any of them runs.
+    """Compares agents with early stopping; the protocol's episodes are the most that any of them
+    runs.
 
-    Stage k runs the seeds `first_seed + k n` to `first_seed + (k + 1) n - 1`, for all agents the same. An agent that
-    left early has a result of fewer episodes, and so of another protocol.
+    Stage k runs the seeds `first_seed + k n` to `first_seed + (k + 1) n - 1`, for all agents the
+    same. An agent that left early has a result of fewer episodes, and so of another protocol.
 
     Raises:
         HandoffError: as of `evaluate_agents`, or episodes that are not the stages' together.
@@ -176,13 +210,18 @@ def evaluate_until_decided(
             f"adastop: {test.stages} stages of {test.n} episodes are not the {protocol.episodes} of protocol "
             f"{protocol.name}. Choose --stages so that it divides them."
         )
-    entrants = {entrant.name: entrant for entrant in _entrants(specs, protocol, instruction, config.device)}
+    entrants = {
+        entrant.name: entrant for entrant in _entrants(specs, protocol, instruction, config.device)
+    }
     ran: dict[str, list[Episode]] = {name: [] for name in entrants}
     with Display() as display:
 
         def run_stage(stage: int, names: Sequence[str]) -> dict[str, list[float]]:
             return {
-                name: _run_stage(protocol, config, test.n, stage, entrants[name], ran[name], display) for name in names
+                name: _run_stage(
+                    protocol, config, test.n, stage, entrants[name], ran[name], display
+                )
+                for name in names
             }
 
         outcome, decisions = adastop(list(entrants), run_stage, test)
@@ -251,7 +290,11 @@ def _onnx_agent(
     contract = policy.contract
     if policy.reader is None and instruction is not None:
         raise HandoffError(f"{path}: told '{instruction}', but the policy reads no instructions.")
-    own = None if policy.reader is None else policy.reader.reading.said or contract.task.replace("_", " ")
+    own = (
+        None
+        if policy.reader is None
+        else policy.reader.reading.said or contract.task.replace("_", " ")
+    )
     # To a protocol tokens are no steps: `flows.stages.evaluate.sampler_steps`.
     kind, _, number = contract.sampler.rpartition("-")
     steps = 1 if contract.sampler == "one-step" or kind == "tokens" else int(number)
@@ -272,12 +315,17 @@ def _onnx_agent(
     return partial(load_onnx, path, chunking, protocol.sampling), execution
 
 
-def _entrants(specs: Sequence[str], protocol: Protocol, instruction: str | None, device: str) -> list[Entrant]:
+def _entrants(
+    specs: Sequence[str], protocol: Protocol, instruction: str | None, device: str
+) -> list[Entrant]:
     """One per spec, with names made different."""
     entrants: list[Entrant] = []
     for spec in specs:
         entrant = make_agent(spec, protocol, instruction, device)
-        taken = sum(re.fullmatch(rf"{re.escape(entrant.name)}(-\d+)?", other.name) is not None for other in entrants)
+        taken = sum(
+            re.fullmatch(rf"{re.escape(entrant.name)}(-\d+)?", other.name) is not None
+            for other in entrants
+        )
         entrants.append(replace(entrant, name=f"{entrant.name}-{taken + 1}") if taken else entrant)
     return entrants
 

@@ -1,4 +1,5 @@
-"""`handoff profile CONFIG`: how fast each placement of a pipeline's practice would be, before hours are spent on it."""
+"""`handoff profile CONFIG`: how fast each placement of a pipeline's practice would be, before hours
+are spent on it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def profile(
-    name: str, overrides: Sequence[str] = (), seconds: float = 60.0, progress: Progress = no_progress
+    name: str,
+    overrides: Sequence[str] = (),
+    seconds: float = 60.0,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Measures the practice of the pipeline `configs/<name>.yaml` with a policy of random weights.
 
@@ -32,11 +36,13 @@ def profile(
         progress: told the seconds spent.
 
     Returns:
-        Median seconds of every piece (`seconds`), of the way to another process (`transfer`), rates of the placements
-        (`rates`: steps of environments per second, and their 95 % interval) and the one that is `recommended`.
+        Median seconds of every piece (`seconds`), of the way to another process (`transfer`), rates
+        of the placements (`rates`: steps of environments per second, and their 95 % interval) and
+        the one that is `recommended`.
 
     Raises:
-        HandoffError: no practice of a policy that reads, or see `policies.rl.collection.placement_profile.measure`.
+        HandoffError: no practice of a policy that reads, or see
+            `policies.rl.collection.placement_profile.measure`.
     """
     import numpy as np
 
@@ -52,10 +58,18 @@ def profile(
             "worlds at once, so there is nothing to choose."
         )
     with torch_threads(practice.learning.threads):
-        found = measured(practice, config.pretrain.policy, practice.protocol or config.protocol, seconds, progress)
+        found = measured(
+            practice,
+            config.pretrain.policy,
+            practice.protocol or config.protocol,
+            seconds,
+            progress,
+        )
     rates = predict(found, practice.learning.decisions)
     return {
-        "seconds": {piece: float(np.median(times)) for piece, times in found.seconds.items() if times},
+        "seconds": {
+            piece: float(np.median(times)) for piece, times in found.seconds.items() if times
+        },
         "transfer": found.transfer,
         "rates": {kind: asdict(rate) for kind, rate in rates.items()},
         "recommended": recommended(rates),
@@ -63,7 +77,11 @@ def profile(
 
 
 def measured(
-    practice: FinetunePolicyConfig, model: PolicyConfig, protocol: Protocol, seconds: float, progress: Progress
+    practice: FinetunePolicyConfig,
+    model: PolicyConfig,
+    protocol: Protocol,
+    seconds: float,
+    progress: Progress,
 ) -> Measured:
     """The pieces' times; see `profile`."""
     from policies.placement.vec_env import PlacedWorlds
@@ -80,7 +98,13 @@ def measured(
     envs = [make(number)]
     try:
         module = check_reads(untaught(model, protocol.task, envs[0]))
-        asked = (module, model.n_action_steps, count(learning.first_seed), way.learning.discount, learning.reward)
+        asked = (
+            module,
+            model.n_action_steps,
+            count(learning.first_seed),
+            way.learning.discount,
+            learning.reward,
+        )
         here = ChunkWorlds(envs[0], *asked)
         made = VlaPractice(way, module, here, learning.seed)
         placed, stages = practice.placement, max(2, practice.placement.parts)
@@ -89,7 +113,9 @@ def measured(
         there = ChunkWorlds(envs[1], *asked)
         apart = ChunkWorldsInParts(envs[2], *asked)  # type: ignore[arg-type]
         rollout = made.collect(learning.decisions)
-        return measure(made.actor, here, there, apart, partial(made.learn, rollout), seconds, progress)
+        return measure(
+            made.actor, here, there, apart, partial(made.learn, rollout), seconds, progress
+        )
     finally:
         for env in envs:
             env.close()
@@ -114,7 +140,8 @@ def untaught(model: PolicyConfig, task: str, env: Any) -> ChunkPolicy:
 
 
 def recommended(rates: dict[Any, Rate]) -> str:
-    """The simplest placement that no other is surely faster than: the first whose interval reaches the fastest's."""
+    """The simplest placement that no other is surely faster than: the first whose interval reaches
+    the fastest's."""
     fastest = max(rates.values(), key=lambda rate: rate.steps_per_s)
     return next(kind for kind, rate in rates.items() if rate.high >= fastest.low)
 
@@ -145,6 +172,11 @@ def profile_command(options: Any) -> None:
         grid.add_column(heading)
     for kind, rate in found["rates"].items():
         chosen = "recommended" if kind == found["recommended"] else ""
-        grid.add_row(kind, f"{rate['steps_per_s']:,.0f}", f"{rate['low']:,.0f} to {rate['high']:,.0f}", chosen)
+        grid.add_row(
+            kind,
+            f"{rate['steps_per_s']:,.0f}",
+            f"{rate['low']:,.0f} to {rate['high']:,.0f}",
+            chosen,
+        )
     console.print(pieces)
     console.print(grid)

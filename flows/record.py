@@ -1,4 +1,5 @@
-"""Makes the small set that ships with Handoff: successful rollouts of a trained policy, with their provenance."""
+"""Makes the small set that ships with Handoff: successful rollouts of a trained policy, with their
+provenance."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from sim.evaluation.protocol import Sampling
 
 
 def record(policy: Path, out: Path) -> str:
-    """Records rollouts of the policy artifact and packs them to `out/push_t_rollouts.zarr.zip` and `.json`.
+    """Records rollouts of the policy artifact and packs them to `out/push_t_rollouts.zarr.zip` and
+    `.json`.
 
     Returns:
         One line for a person.

@@ -1,8 +1,9 @@
 """Runs a pipeline: a Prefect flow whose tasks are the stages.
 
-Prefect is the skeleton: it orders the stages, runs two side by side where both may, and keeps the run's record. The
-work happens in one spawned process per stage, so a learner never starves Prefect's heartbeats, and torch never
-enters this process. When every stage is cached there is nothing to orchestrate and no flow is started.
+Prefect is the skeleton: it orders the stages, runs two side by side where both may, and keeps the
+run's record. The work happens in one spawned process per stage, so a learner never starves
+Prefect's heartbeats, and torch never enters this process. When every stage is cached there is
+nothing to orchestrate and no flow is started.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def run(name: str, overrides: Sequence[str] = (), *, debug: bool = False) -> Pat
 
 
 def prepare_prefect(debug: bool = False) -> None:
-    """Quiet, offline defaults for a Prefect that nobody has configured; what the user has set wins."""
+    """Quiet, offline defaults for a Prefect that nobody has configured; what the user has set
+    wins."""
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "60")
@@ -58,16 +60,20 @@ def prepare_prefect(debug: bool = False) -> None:
 
 
 def make_flow() -> Callable[..., Summary]:
-    """The Prefect flow. Made on demand, because importing Prefect takes a second that `--help` need not pay."""
+    """The Prefect flow. Made on demand, because importing Prefect takes a second that `--help` need
+    not pay."""
     from prefect import flow, task
     from prefect.cache_policies import NO_CACHE
     from prefect.task_runners import ThreadPoolTaskRunner
 
     @task(task_run_name="{stage.name}", cache_policy=NO_CACHE, persist_result=False)
     def stage_task(stage: Stage, inputs: dict[str, Any], root: Path, display: Display) -> Outcome:
-        return _run_shown(stage, {name: outcome.artifact for name, outcome in inputs.items()}, root, display)
+        return _run_shown(
+            stage, {name: outcome.artifact for name, outcome in inputs.items()}, root, display
+        )
 
-    # Prefect's own annotations do not admit its thread runner, nor a future where its result is expected.
+    # Prefect's own annotations do not admit its thread runner, nor a future where its result is
+    # expected.
     runner: Any = ThreadPoolTaskRunner(max_workers=SIDE_BY_SIDE)
     submit: Any = stage_task.submit
 
@@ -98,8 +104,8 @@ def make_flow() -> Callable[..., Summary]:
 def _read_code(declared: Sequence[Stage]) -> None:
     """Determines the version of every stage's code before the first stage starts.
 
-    Stages start in threads. Python 3.11 can fail with "AST constructor recursion depth mismatch" when two threads parse
-    source files at the same time (CPython issue 106905).
+    Stages start in threads. Python 3.11 can fail with "AST constructor recursion depth mismatch"
+    when two threads parse source files at the same time (CPython issue 106905).
     """
     for stage in declared:
         code_version(stage.module)
@@ -117,12 +123,14 @@ def _run_shown(stage: Stage, inputs: dict[str, Artifact], root: Path, display: D
 
 
 def _collect(futures: dict[str, Any]) -> dict[str, Outcome]:
-    """Waits for every stage; the error of the first that failed is raised, not that of those waiting for it."""
+    """Waits for every stage; the error of the first that failed is raised, not that of those
+    waiting for it."""
     try:
         for future in futures.values():
             future.wait()
     except BaseException:
-        # Ctrl-C or a signal. Prefect's runner will wait for its threads, and these for the stages' processes.
+        # Ctrl-C or a signal. Prefect's runner will wait for its threads, and these for the stages'
+        # processes.
         OVER.set()
         raise
     return {name: future.result() for name, future in futures.items()}

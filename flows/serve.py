@@ -22,11 +22,16 @@ ONNX = "policy.onnx"
 
 
 def serve_command(options: Namespace) -> None:
-    """`handoff serve`: serves until it is interrupted; the token comes from the environment or is made up and shown."""
+    """`handoff serve`: serves until it is interrupted; the token comes from the environment or is
+    made up and shown."""
     from policies.serve import ServeConfig, choose_token, serve
 
     config = ServeConfig(
-        host=options.host, port=options.port, clients=options.clients, queue=options.queue, seed=options.seed
+        host=options.host,
+        port=options.port,
+        clients=options.clients,
+        queue=options.queue,
+        seed=options.seed,
     )
     given = os.environ.get(TOKEN) or None
     token = choose_token(config.host, given)
@@ -34,19 +39,25 @@ def serve_command(options: Namespace) -> None:
 
     def ready(port: int) -> None:
         host = f"[{config.host}]" if ":" in config.host else config.host
-        _say(f"{contract.task}, {contract.sampler}, policy {contract.policy[:12]}: ws://{host}:{port}")
+        _say(
+            f"{contract.task}, {contract.sampler}, policy {contract.policy[:12]}: ws://{host}:{port}"
+        )
         if given is None:
             _say(f"token {token}")
 
     serve(policy, contract, config, token, ready)
 
 
-def open_policy(path: Path, action_interface: str | None = None) -> tuple[Policy | SeeingPolicy, Contract]:
+def open_policy(
+    path: Path, action_interface: str | None = None
+) -> tuple[Policy | SeeingPolicy, Contract]:
     """The policy at `path`, with its contract.
 
     Args:
-        path: ONNX file with a contract, a folder with `policy.onnx`, or the directory of a saved policy.
-        action_interface: what its actions mean, for a saved policy, which does not say; None takes `pd_target`.
+        path: ONNX file with a contract, a folder with `policy.onnx`, or the directory of a saved
+            policy.
+        action_interface: what its actions mean, for a saved policy, which does not say; None takes
+            `pd_target`.
 
     Raises:
         HandoffError: nothing of the kind there, or it is damaged.
@@ -58,7 +69,9 @@ def open_policy(path: Path, action_interface: str | None = None) -> tuple[Policy
         exported = OnnxPolicy(onnx)
         return exported, exported.contract
     if not path.is_dir():
-        raise HandoffError(f"serve: {path} is neither an .onnx file nor a directory. Is the path right?")
+        raise HandoffError(
+            f"serve: {path} is neither an .onnx file nor a directory. Is the path right?"
+        )
     from policies.checkpoint import WEIGHTS, digest_file, read_card
     from policies.export.onnx import contract_of
     from policies.load import load_policy
@@ -66,7 +79,9 @@ def open_policy(path: Path, action_interface: str | None = None) -> tuple[Policy
     card, policy = read_card(path), load_policy(path)
     digest = digest_file(path / WEIGHTS)
     interface = action_interface or PD_TARGET
-    return policy, contract_of(card, interface, sampler_name(card.model), policy=digest, training_data="")
+    return policy, contract_of(
+        card, interface, sampler_name(card.model), policy=digest, training_data=""
+    )
 
 
 def sampler_name(model: PolicyConfig) -> str:

@@ -1,4 +1,5 @@
-"""Configuration that the learning stages share, and what a saved policy says of itself. Imports without torch."""
+"""Configuration that the learning stages share, and what a saved policy says of itself. Imports
+without torch."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Shapes(NamedTuple):
     action: int
     """A, entries of one action."""
     anchor: int | None
-    """Entry of the observation vector at which the field begins that actions are relative to; None without one."""
+    """Entry of the observation vector at which the field begins that actions are relative to; None
+    without one."""
     sensors: Mapping[str, tuple[int, ...]]
     """Shape of one step of every camera and point cloud."""
 
@@ -41,8 +43,8 @@ class PolicyCard:
     """What a saved policy says of itself, in `config.json` beside its weights."""
 
     version: int = 3
-    """3 tells the family in `model.kind`; 2 had diffusion policies only, with the sizes of the network under
-    `model.network`; 1 had those of the only network, the MLP, in `model`."""
+    """3 tells the family in `model.kind`; 2 had diffusion policies only, with the sizes of the
+    network under `model.network`; 1 had those of the only network, the MLP, in `model`."""
     task: str
     """Name of the task, from the schema of the demonstrations."""
     rate_hz: float
@@ -71,7 +73,8 @@ class PolicyCard:
 
     @property
     def anchor(self) -> int | None:
-        """Entry of the observation vector at which the field begins that actions are relative to; None without one.
+        """Entry of the observation vector at which the field begins that actions are relative to;
+        None without one.
 
         Raises:
             HandoffError: there is no such field, or it has not the entries of an action.

@@ -1,7 +1,9 @@
-"""Saved policies and interrupted trainings. Every file is replaced whole, so a crash leaves the old one or the new one.
+"""Saved policies and interrupted trainings. Every file is replaced whole, so a crash leaves the old
+one or the new one.
 
-A policy is `config.json` (its card) and `policy.safetensors` (float32 weights and the normalisers). The state of
-interruptible work is a torch file, read with `weights_only=True`, so that loading never runs code.
+A policy is `config.json` (its card) and `policy.safetensors` (float32 weights and the normalisers).
+The state of interruptible work is a torch file, read with `weights_only=True`, so that loading
+never runs code.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ CARD, WEIGHTS = "config.json", "policy.safetensors"
 
 
 def save_policy(
-    path: Path, card: PolicyCard, weights: dict[str, Tensor], files: Mapping[str, bytes] | None = None
+    path: Path,
+    card: PolicyCard,
+    weights: dict[str, Tensor],
+    files: Mapping[str, bytes] | None = None,
 ) -> None:
     """Writes the policy into the directory `path`; the card, which makes it one, last.
 
@@ -56,12 +61,18 @@ def read_card(path: Path) -> PolicyCard:
     try:
         values = json.loads((path / CARD).read_text())
     except FileNotFoundError:
-        raise HandoffError(f"{path}: no {CARD}, so no policy is here. Did its training finish?") from None
+        raise HandoffError(
+            f"{path}: no {CARD}, so no policy is here. Did its training finish?"
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise HandoffError(f"{path / CARD}: not JSON ({error}). Was the file cut short by a copy?") from None
+        raise HandoffError(
+            f"{path / CARD}: not JSON ({error}). Was the file cut short by a copy?"
+        ) from None
     card = validate(PolicyCard, _upgraded(values), CARD)
     if card.version != 3:
-        raise HandoffError(f"{path / CARD}: version {card.version}, this build reads 1 to 3. Train the policy again.")
+        raise HandoffError(
+            f"{path / CARD}: version {card.version}, this build reads 1 to 3. Train the policy again."
+        )
     return card
 
 
@@ -72,7 +83,9 @@ def _upgraded(values: Any) -> Any:
     if values.get("version") == 1:
         sizes = ("width", "blocks", "time_embedding")
         own = {key: value for key, value in values["model"].items() if key not in sizes}
-        network = {"kind": "mlp"} | {key: values["model"][key] for key in sizes if key in values["model"]}
+        network = {"kind": "mlp"} | {
+            key: values["model"][key] for key in sizes if key in values["model"]
+        }
         values = values | {"version": 2, "model": own | {"network": network}}
     if values.get("version") == 2:
         values = values | {"version": 3, "model": {"kind": "diffusion"} | values["model"]}
@@ -91,9 +104,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path / WEIGHTS)
     except FileNotFoundError:
-        raise HandoffError(f"{path}: no {WEIGHTS} beside {CARD}. Was the directory copied in part?") from None
+        raise HandoffError(
+            f"{path}: no {WEIGHTS} beside {CARD}. Was the directory copied in part?"
+        ) from None
     except SafetensorError as error:
-        raise HandoffError(f"{path / WEIGHTS}: damaged ({error}). Was the file cut short by a copy?") from None
+        raise HandoffError(
+            f"{path / WEIGHTS}: damaged ({error}). Was the file cut short by a copy?"
+        ) from None
 
 
 def digest_file(file: Path) -> str:
@@ -111,7 +128,8 @@ def save_state(file: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(file: Path, identity: str) -> dict[str, Any] | None:
-    """The state in `file`, tensors on the CPU; None when there is none, or it is that of other work than `identity`.
+    """The state in `file`, tensors on the CPU; None when there is none, or it is that of other work
+    than `identity`.
 
     Raises:
         HandoffError: the file is damaged.

@@ -1,4 +1,5 @@
-"""Saved policies, whatever their family: untrained modules, trained ones, and functions of NumPy arrays."""
+"""Saved policies, whatever their family: untrained modules, trained ones, and functions of NumPy
+arrays."""
 
 from __future__ import annotations
 
@@ -27,12 +28,14 @@ from robots.interfaces import PolicyInput, SeeingPolicy
 
 
 def new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None = None) -> ChunkPolicy:
-    """An untrained policy on the CPU; its weights come from torch's random state, those of a backbone from its folder.
+    """An untrained policy on the CPU; its weights come from torch's random state, those of a
+    backbone from its folder.
 
     Args:
         config: of the family.
         shapes: sizes that the data give.
-        saved: folder of the policy whose weights are to be loaded into the module; a backbone's are then not read.
+        saved: folder of the policy whose weights are to be loaded into the module; a backbone's are
+            then not read.
 
     Raises:
         HandoffError: sizes that do not fit together, or a backbone that cannot be read.
@@ -79,7 +82,8 @@ def load_module(
         path: what `pretrain` or `distil` wrote.
         steps: sampler steps; None takes the policy's own.
         device: of torch.
-        trainable: whether what was trained may be trained further, such as adapters in a frozen backbone.
+        trainable: whether what was trained may be trained further, such as adapters in a frozen
+            backbone.
 
     Raises:
         HandoffError: no policy there, a damaged one, or steps that its sampler cannot take.
@@ -90,14 +94,17 @@ def load_module(
         module.load_state_dict(read_weights(path))
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise HandoffError(f"{path}: weights and config.json disagree: {reason}. Was one of them replaced?") from None
+        raise HandoffError(
+            f"{path}: weights and config.json disagree: {reason}. Was one of them replaced?"
+        ) from None
     if steps is not None:
         module.set_sampler_steps(steps)
     return (module if trainable else module.requires_grad_(False)).eval().to(device), card
 
 
 def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> SeeingPolicy:
-    """The policy in the directory `path` as a function of NumPy arrays; arguments and errors of `load_module`."""
+    """The policy in the directory `path` as a function of NumPy arrays; arguments and errors of
+    `load_module`."""
     module, card = load_module(path, steps, device)
     merge_adapters(module)
 
@@ -107,20 +114,28 @@ def load_policy(path: Path, steps: int | None = None, device: str = "cpu") -> Se
         _check("observation", seen.vector, (len(noise), *module.observation_shape))
         _check("noise", noise, (len(seen.vector), *module.chunk_shape))
         _check_sensors(seen.sensors, card, len(noise))
-        vector, draws = (torch.from_numpy(np.ascontiguousarray(a, np.float32)) for a in (seen.vector, noise))
+        vector, draws = (
+            torch.from_numpy(np.ascontiguousarray(a, np.float32)) for a in (seen.vector, noise)
+        )
         sensors = {name: torch.from_numpy(array).to(device) for name, array in seen.sensors.items()}
         goal = None
         if seen.goal is not None:
             _check("goal", seen.goal, (len(noise), module.observation_shape[1]))
             goal = torch.from_numpy(np.ascontiguousarray(seen.goal, np.float32)).to(device)
-        return module(vector.to(device), draws.to(device), sensors, seen.instructions, goal).cpu().numpy()
+        return (
+            module(vector.to(device), draws.to(device), sensors, seen.instructions, goal)
+            .cpu()
+            .numpy()
+        )
 
     return policy
 
 
 def _check_sensors(sensors: Mapping[str, np.ndarray], card: PolicyCard, rows: int) -> None:
     if sensors.keys() != card.sensors.keys():
-        raise HandoffError(f"policy: sensors are {sorted(sensors)}, expected {sorted(card.sensors)}. Another task?")
+        raise HandoffError(
+            f"policy: sensors are {sorted(sensors)}, expected {sorted(card.sensors)}. Another task?"
+        )
     for name, spec in card.sensors.items():
         _check(name, sensors[name], (rows, card.model.n_obs_steps, *spec.shape))
 

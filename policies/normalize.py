@@ -1,4 +1,5 @@
-"""Normalisation, fitted to the data and saved with the policy: min-max for observations, standard for chunks.
+"""Normalisation, fitted to the data and saved with the policy: min-max for observations, standard
+for chunks.
 
 Statistics take the data in part after part, so that never all of it has to be in memory.
 """
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from robots.errors import HandoffError
 
 _CONSTANT = 1e-9
-"""Range below which an entry is taken for a constant; it is then only centred [unit of the entry]."""
+"""Range below which an entry is taken for a constant; it is then only centred [unit of the
+entry]."""
 
 
 class MinMaxStatistics:
@@ -30,7 +32,9 @@ class MinMaxStatistics:
             HandoffError: wrong size, or a value that is not finite.
         """
         if rows.ndim != 2 or rows.shape[1] != len(self.low):
-            raise HandoffError(f"normaliser: rows of shape {rows.shape}, expected (N, {len(self.low)}).")
+            raise HandoffError(
+                f"normaliser: rows of shape {rows.shape}, expected (N, {len(self.low)})."
+            )
         if not np.isfinite(rows).all():
             row, entry = (int(i) for i in np.argwhere(~np.isfinite(rows))[0])
             raise HandoffError(
@@ -42,7 +46,8 @@ class MinMaxStatistics:
 
 
 class MomentStatistics:
-    """Mean and deviation of every entry in float64, from as many parts as there are (Chan, Golub and LeVeque 1979)."""
+    """Mean and deviation of every entry in float64, from as many parts as there are (Chan, Golub
+    and LeVeque 1979)."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         """Of values with `shape`."""
@@ -58,25 +63,33 @@ class MomentStatistics:
             HandoffError: wrong shape, or a value that is not finite.
         """
         if values.shape[1:] != self.mean.shape:
-            raise HandoffError(f"normaliser: values of shape {values.shape}, expected (N, *{self.mean.shape}).")
+            raise HandoffError(
+                f"normaliser: values of shape {values.shape}, expected (N, *{self.mean.shape})."
+            )
         if not np.isfinite(values).all():
-            raise HandoffError(f"normaliser: {len(values)} values, expected all of them finite. Was a sensor lost?")
+            raise HandoffError(
+                f"normaliser: {len(values)} values, expected all of them finite. Was a sensor lost?"
+            )
         if not len(values):
             return
         mean = values.mean(axis=0, dtype=np.float64)
         apart, total = mean - self.mean, self.count + len(values)
-        self.squares += np.square(values - mean).sum(axis=0) + np.square(apart) * (self.count * len(values) / total)
+        self.squares += np.square(values - mean).sum(axis=0) + np.square(apart) * (
+            self.count * len(values) / total
+        )
         self.mean += apart * (len(values) / total)
         self.count = total
 
     @property
     def deviation(self) -> np.ndarray:
-        """Standard deviation of every entry, of the values themselves (not an estimate for others)."""
+        """Standard deviation of every entry, of the values themselves (not an estimate for
+        others)."""
         return np.sqrt(self.squares / max(1, self.count))
 
 
 class StandardNormalizer(nn.Module):
-    """Maps every entry to mean 0 and standard deviation 1/2, so that most of it lies in [-1, 1], and back."""
+    """Maps every entry to mean 0 and standard deviation 1/2, so that most of it lies in [-1, 1],
+    and back."""
 
     centre: Tensor
     scale: Tensor
@@ -104,7 +117,9 @@ class StandardNormalizer(nn.Module):
             HandoffError: the statistics have seen no data.
         """
         if not statistics.count:
-            raise HandoffError("normaliser: no data seen, expected at least one value. Is every episode too short?")
+            raise HandoffError(
+                "normaliser: no data seen, expected at least one value. Is every episode too short?"
+            )
         deviation = statistics.deviation
         self.centre.copy_(torch.from_numpy(statistics.mean))
         self.scale.copy_(torch.from_numpy(np.where(deviation > _CONSTANT, 2.0 * deviation, 1.0)))
@@ -138,7 +153,9 @@ class MinMaxNormalizer(nn.Module):
         """
         low, high = statistics.low, statistics.high
         if not np.isfinite(low).all():
-            raise HandoffError("normaliser: no data seen, expected at least one row. Is the store empty?")
+            raise HandoffError(
+                "normaliser: no data seen, expected at least one row. Is the store empty?"
+            )
         spread = high - low
         half_range = np.where(spread > _CONSTANT, spread / 2, 1.0)
         self.centre.copy_(torch.from_numpy((low + high) / 2))

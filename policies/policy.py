@@ -1,4 +1,5 @@
-"""What all policies over action chunks have in common: physical units outside, normalised ones inside, one loss.
+"""What all policies over action chunks have in common: physical units outside, normalised ones
+inside, one loss.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action.
 """
@@ -28,11 +29,13 @@ class Observed(NamedTuple):
     vector_BTO: Tensor
     """Newest step last."""
     sensors: Mapping[str, Tensor] = {}
-    """Per camera (B, T, height, width, 3) uint8 RGB, per point cloud (B, T, points, entries) [m]; as recorded."""
+    """Per camera (B, T, height, width, 3) uint8 RGB, per point cloud (B, T, points, entries) [m];
+    as recorded."""
     instructions: tuple[str, ...] = ()
     """B sentences; empty where there are none."""
     goal_BO: Tensor | None = None
-    """Observation vector of the state to be reached, where the policy is told one apart from its observation."""
+    """Observation vector of the state to be reached, where the policy is told one apart from its
+    observation."""
     words: Words | None = None
     """The sentences as the policy's own backbone reads them, where that has been done before."""
 
@@ -47,7 +50,8 @@ class Batch(NamedTuple):
 
 
 class ChunkPolicy(nn.Module, ABC):
-    """A chunk as a pure function of observation, noise and weights, and the loss by which the weights learn.
+    """A chunk as a pure function of observation, noise and weights, and the loss by which the
+    weights learn.
 
     A family fills in `sample` and `loss`.
 
@@ -93,7 +97,9 @@ class ChunkPolicy(nn.Module, ABC):
             goal_BO: physical units; see `Observed`.
         """
         goal = None if goal_BO is None else self.normalize_observation(goal_BO)
-        observed = Observed(self.normalize_observation(observation_BTO), sensors or {}, instructions, goal)
+        observed = Observed(
+            self.normalize_observation(observation_BTO), sensors or {}, instructions, goal
+        )
         chunk_BHA = self.normalize_action.inverse(self.sample(observed, noise_BHA))
         if self.anchor is None:
             return chunk_BHA
@@ -124,12 +130,15 @@ class ChunkPolicy(nn.Module, ABC):
         """
         from robots.errors import HandoffError
 
-        raise HandoffError(f"policy: {type(self).__name__} answers in one pass, it has no {steps}-step sampler.")
+        raise HandoffError(
+            f"policy: {type(self).__name__} answers in one pass, it has no {steps}-step sampler."
+        )
 
 
 @contextmanager
 def repeatable_dropout(draw: np.random.Generator, device: torch.device) -> Iterator[None]:
-    """Draws torch's random numbers from `draw`, so that an update that drops units can be repeated."""
+    """Draws torch's random numbers from `draw`, so that an update that drops units can be
+    repeated."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(int(draw.integers(1 << 62)))
         yield

@@ -13,7 +13,8 @@ from robots.wire.learner import ActorCard
 
 @config
 class MlpConfig:
-    """A residual MLP over chunk, observation and noise level, all concatenated: the quickest on one processor core."""
+    """A residual MLP over chunk, observation and noise level, all concatenated: the quickest on one
+    processor core."""
 
     kind: Literal["mlp"] = "mlp"
     width: int = 512
@@ -26,12 +27,13 @@ class MlpConfig:
 
 @config
 class UnetConfig:
-    """The paper's conditional U-Net over the steps of the chunk; the values are those of its state policies."""
+    """The paper's conditional U-Net over the steps of the chunk; the values are those of its state
+    policies."""
 
     kind: Literal["unet"] = "unet"
     widths: tuple[int, ...] = (256, 512, 1024)
-    """Channels of every level, finest first; the horizon is halved between two levels. Image policies of the paper have
-    twice as many."""
+    """Channels of every level, finest first; the horizon is halved between two levels. Image
+    policies of the paper have twice as many."""
     kernel: int = 5
     """Steps that a convolution sees; odd."""
     groups: int = 8
@@ -42,7 +44,8 @@ class UnetConfig:
 
 @config
 class TransformerConfig:
-    """The paper's transformer: a causal decoder over the chunk that reads noise level and observations."""
+    """The paper's transformer: a causal decoder over the chunk that reads noise level and
+    observations."""
 
     kind: Literal["transformer"] = "transformer"
     layers: int = 8
@@ -61,12 +64,14 @@ NetworkConfig = Annotated[MlpConfig | UnetConfig | TransformerConfig, Discrimina
 
 @config
 class ImageEncoderConfig:
-    """ResNet-18 with GroupNorm, spatial softmax, random crop: Diffusion Policy's encoder of one camera."""
+    """ResNet-18 with GroupNorm, spatial softmax, random crop: Diffusion Policy's encoder of one
+    camera."""
 
     channels: tuple[int, ...] = (64, 128, 256, 512)
     """Of the ResNet's stages, two blocks each; multiples of 16. The default is ResNet-18."""
     crop: tuple[int, int] = (84, 84)
-    """Height and width that are left of a picture [px]: at random in training, the middle otherwise."""
+    """Height and width that are left of a picture [px]: at random in training, the middle
+    otherwise."""
     keypoints: int = 32
     """Of the spatial softmax."""
     features: int = 64
@@ -98,9 +103,11 @@ class ChunkPolicyConfig:
     action_field: str = "action"
     """The action, A entries."""
     anchor_field: str | None = "agent"
-    """Observation field, A entries, to whose newest value the actions are relative; None takes them as they are."""
+    """Observation field, A entries, to whose newest value the actions are relative; None takes them
+    as they are."""
     n_obs_steps: int = 1
-    """Newest steps that the policy sees; on push-T two scored no better than one, see `docs/results.md`."""
+    """Newest steps that the policy sees; on push-T two scored no better than one, see
+    `docs/results.md`."""
     horizon: int = 16
     """Actions predicted per inference; the first belongs to the oldest observed step."""
     n_action_steps: int = 8
@@ -123,10 +130,11 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
 
     kind: Literal["diffusion"] = "diffusion"
     objective: Literal["diffusion", "flow"] = "diffusion"
-    """`diffusion` learns the velocity of a squared-cosine schedule and samples with DDIM; `flow` learns that of the
-    straight path from noise to data and samples with Euler's method."""
+    """`diffusion` learns the velocity of a squared-cosine schedule and samples with DDIM; `flow`
+    learns that of the straight path from noise to data and samples with Euler's method."""
     train_timesteps: int = 100
-    """Noise levels of the squared-cosine schedule; for `flow` the levels at which times are told to the network."""
+    """Noise levels of the squared-cosine schedule; for `flow` the levels at which times are told to
+    the network."""
     inference_steps: int = 10
     """Steps when sampling; for `diffusion` a divisor of `train_timesteps`."""
     clip: float = 3.0
@@ -137,18 +145,22 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
 
 @config
 class BesoConfig(ChunkPolicyConfig):
-    """Goal-conditioned score matching (BESO, Reuss et al., RSS 2023); the sizes are those released for Kitchen."""
+    """Goal-conditioned score matching (BESO, Reuss et al., RSS 2023); the sizes are those released
+    for Kitchen."""
 
     kind: Literal["beso"] = "beso"
     n_obs_steps: int = 4
-    """Newest steps that the policy sees. `horizon` 4 with `n_action_steps` 1 is the paper's window."""
+    """Newest steps that the policy sees. `horizon` 4 with `n_action_steps` 1 is the paper's
+    window."""
     goal: Literal["field", "future"] = "future"
-    """Where the goal comes from: `field` takes `goal_fields` out of the observation, which then holds a commanded goal;
-    `future` is told the observation of a state to be reached, in training one later in the same episode."""
+    """Where the goal comes from: `field` takes `goal_fields` out of the observation, which then
+    holds a commanded goal; `future` is told the observation of a state to be reached, in training
+    one later in the same episode."""
     goal_fields: tuple[str, ...] = ("keypoints",)
     """Observed fields that make up the goal's G entries."""
     goal_dropout: float = 0.1
-    """Share of the training examples whose normalised goal is zeroed, so that the network also learns to do without."""
+    """Share of the training examples whose normalised goal is zeroed, so that the network also
+    learns to do without."""
     guidance: float = 1.5
     """Weight of the goal: 0 ignores it, 1 follows the conditional network, more exaggerates it."""
     sampling_steps: int = 3
@@ -175,7 +187,8 @@ class BesoConfig(ChunkPolicyConfig):
 
 @config
 class ActConfig(ChunkPolicyConfig):
-    """Action chunking transformer (ACT, Zhao et al., RSS 2023); it sees one step and every picture whole."""
+    """Action chunking transformer (ACT, Zhao et al., RSS 2023); it sees one step and every picture
+    whole."""
 
     kind: Literal["act"] = "act"
     width: int = 512
@@ -185,33 +198,37 @@ class ActConfig(ChunkPolicyConfig):
     feedforward: int = 3200
     """Hidden units of every feed-forward layer."""
     latent_layers: int = 4
-    """Layers of the encoder that makes the latent from the demonstrated chunk; used in training only."""
+    """Layers of the encoder that makes the latent from the demonstrated chunk; used in training
+    only."""
     encoder_layers: int = 4
     """Layers over the tokens of what is seen."""
     decoder_layers: int = 1
-    """Layers over the tokens of the actions; the paper says 7, of which the released code uses the first."""
+    """Layers over the tokens of the actions; the paper says 7, of which the released code uses the
+    first."""
     latent: int = 32
     """Entries of the latent."""
     kl_weight: float = 10.0
-    """Of the divergence of the latent from a standard normal, beside the mean absolute error of actions of deviation
+    """Of the divergence of the latent from a standard normal, beside the mean absolute error of
+    actions of deviation
     1."""
     dropout: float = 0.1
     """Share that is dropped in attention, feed-forward and residual branches while training."""
     temporal_ensemble: float | None = None
-    """Asks the policy at every step and averages all chunks that foresaw it, with weight exp(-this * i) for the i-th
-    oldest; published is 0.01. None executes `n_action_steps` of each chunk."""
+    """Asks the policy at every step and averages all chunks that foresaw it, with weight exp(-this
+    * i) for the i-th oldest; published is 0.01. None executes `n_action_steps` of each chunk."""
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
     """One such encoder per point cloud."""
 
 
 @config
 class BehaviourCloningConfig(EncodedPolicyConfig):
-    """Behaviour cloning with a Gaussian mixture, or by plain regression (robomimic, Mandlekar et al., CoRL 2021)."""
+    """Behaviour cloning with a Gaussian mixture, or by plain regression (robomimic, Mandlekar et
+    al., CoRL 2021)."""
 
     kind: Literal["bc"] = "bc"
     head: Literal["gmm", "mse"] = "gmm"
-    """`gmm` learns a mixture of Gaussians over the whole chunk by its likelihood; `mse` learns one chunk by the squared
-    error, which averages over whatever the demonstrations do from there on."""
+    """`gmm` learns a mixture of Gaussians over the whole chunk by its likelihood; `mse` learns one
+    chunk by the squared error, which averages over whatever the demonstrations do from there on."""
     hidden: tuple[int, ...] = (1024, 1024)
     """Hidden units of every layer."""
     modes: int = 5
@@ -222,10 +239,12 @@ class BehaviourCloningConfig(EncodedPolicyConfig):
 
 @config
 class ScratchConfig:
-    """A small backbone that nothing was learned by yet: text layers as those of SmolVLM, and its vision tower."""
+    """A small backbone that nothing was learned by yet: text layers as those of SmolVLM, and its
+    vision tower."""
 
     sentences: tuple[str, ...] = ()
-    """From which the tokenizer learns its pairs; other words cost more tokens. Without any a token is a byte."""
+    """From which the tokenizer learns its pairs; other words cost more tokens. Without any a token
+    is a byte."""
     vocabulary: int = 320
     """Most tokens that it learns; at least the 256 bytes and four more."""
     width: int = 128
@@ -235,19 +254,21 @@ class ScratchConfig:
     feedforward: int = 256
     """Hidden units of every layer."""
     picture: int = 32
-    """Edge of the pictures [px], a multiple of 16: a patch is 8 wide, and four of them are a token."""
+    """Edge of the pictures [px], a multiple of 16: a patch is 8 wide, and four of them are a
+    token."""
     vision_layers: int = 2
     """Of the vision tower, which is as wide; not built for a policy without cameras."""
 
 
 @config
 class BackboneConfig:
-    """A vision-language model: pretrained, in a local folder as `save_pretrained` of transformers writes one, or a
-    small one from scratch."""
+    """A vision-language model: pretrained, in a local folder as `save_pretrained` of transformers
+    writes one, or a small one from scratch."""
 
     folder: str | None = None
-    """Holds `config.json`, `model.safetensors` (or its shards with their index), `tokenizer.json` and, where pictures
-    are not normalised to -1..1, `preprocessor_config.json`. Nothing is ever fetched from a hub."""
+    """Holds `config.json`, `model.safetensors` (or its shards with their index), `tokenizer.json`
+    and, where pictures are not normalised to -1..1, `preprocessor_config.json`. Nothing is ever
+    fetched from a hub."""
     scratch: ScratchConfig | None = None
     """In place of a folder."""
     layers: int | None = None
@@ -272,22 +293,25 @@ class LoraConfig:
 
 @config
 class VisionLanguagePolicyConfig(ChunkPolicyConfig):
-    """What every policy over a vision-language backbone has; it sees the newest picture of each camera, if any."""
+    """What every policy over a vision-language backbone has; it sees the newest picture of each
+    camera, if any."""
 
     backbone: BackboneConfig
     """Which pretrained model."""
     train_backbone: Literal["none", "lora", "all"] = "none"
-    """`none` freezes it, `lora` trains adapters in it, `all` trains it whole, with its vision tower."""
+    """`none` freezes it, `lora` trains adapters in it, `all` trains it whole, with its vision
+    tower."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Read for `train_backbone: lora`."""
     state_tokens: Literal["one", "field", "object"] = "one"
-    """`one` shows the backbone the whole state as a token, as SmolVLA; `field` every observed field as one of its own,
-    so that words can be about one of them; `object` likewise, and fields of as many entries share their projection and
-    are told apart by a name that is learned: what is learned of one cube holds for the next. Without cameras that is
-    all it sees."""
+    """`one` shows the backbone the whole state as a token, as SmolVLA; `field` every observed field
+    as one of its own, so that words can be about one of them; `object` likewise, and fields of as
+    many entries share their projection and are told apart by a name that is learned: what is
+    learned of one cube holds for the next. Without cameras that is all it sees."""
     instruction: str | None = None
-    """Said to the policy where nothing else is: in training by episodes without an instruction, which are told the name
-    of their task if this is None, and at inference, which is then refused."""
+    """Said to the policy where nothing else is: in training by episodes without an instruction,
+    which are told the name of their task if this is None, and at inference, which is then
+    refused."""
 
 
 @config
@@ -306,34 +330,39 @@ class VlaConfig(VisionLanguagePolicyConfig):
     expert_layers: int | None = None
     """Layers of the action expert, a divisor of the backbone's kept ones; None takes as many."""
     self_attention_every: int = 2
-    """Every such layer of the expert, from the first on, attends to the observation and the actions together, the
-    others to the observation alone: 2 is SmolVLA's interleaving, 1 is pi0's form."""
+    """Every such layer of the expert, from the first on, attends to the observation and the actions
+    together, the others to the observation alone: 2 is SmolVLA's interleaving, 1 is pi0's form."""
 
 
 @config
 class TokenVlaConfig(VisionLanguagePolicyConfig):
-    """A vision-language backbone that answers with action tokens (OpenVLA), decoded in parallel (OpenVLA-OFT)."""
+    """A vision-language backbone that answers with action tokens (OpenVLA), decoded in parallel
+    (OpenVLA-OFT)."""
 
     kind: Literal["token_vla"] = "token_vla"
     horizon: int = 8
     """Actions predicted per inference; the first belongs to the oldest observed step."""
     decoding: Literal["parallel", "autoregressive"] = "parallel"
-    """`parallel` answers all tokens of a chunk in one pass, each given the observation alone; `autoregressive` answers
-    them one after another, each given those before it, step by step and within a step entry by entry."""
+    """`parallel` answers all tokens of a chunk in one pass, each given the observation alone;
+    `autoregressive` answers them one after another, each given those before it, step by step and
+    within a step entry by entry."""
     tokens: Literal["own", "vocabulary"] = "own"
-    """Where the embeddings of the bins and the weights of their logits start from: `own` from small random numbers,
-    `vocabulary` from those of the backbone's last words, as in OpenVLA. Both are trained."""
+    """Where the embeddings of the bins and the weights of their logits start from: `own` from small
+    random numbers, `vocabulary` from those of the backbone's last words, as in OpenVLA. Both are
+    trained."""
     bins: int = 256
     """Tokens of an entry of an action."""
     quantile: float = 0.01
-    """Share of the training actions below the first bin, and of those above the last; 0 bins between the extremes."""
+    """Share of the training actions below the first bin, and of those above the last; 0 bins
+    between the extremes."""
     temperature: float = 0.0
     """Of the tokens that inference draws; 0 takes the likeliest and ignores the noise."""
 
 
 @config
 class LearnedActorConfig(ChunkPolicyConfig):
-    """The actor of a reinforcement learner, by its mode; it is not pretrained but published (`policies.rl.hil.learner`)."""
+    """The actor of a reinforcement learner, by its mode; it is not pretrained but published
+    (`policies.rl.hil.learner`)."""
 
     kind: Literal["actor"] = "actor"
     anchor_field: str | None = None
@@ -342,8 +371,8 @@ class LearnedActorConfig(ChunkPolicyConfig):
     """One action per look at the world."""
     n_action_steps: int = 1
     card: ActorCard
-    """Form of its networks. With a hand, `width_target` is among `observation_fields`: to hold is to be told that
-    opening again."""
+    """Form of its networks. With a hand, `width_target` is among `observation_fields`: to hold is
+    to be told that opening again."""
 
 
 PolicyConfig = Annotated[

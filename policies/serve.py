@@ -1,11 +1,14 @@
-"""A policy behind a websocket: observations come in, action chunks go out, and nothing that comes in can end it.
+"""A policy behind a websocket: observations come in, action chunks go out, and nothing that comes
+in can end it.
 
-On the wire it is openpi's policy server (github.com/Physical-Intelligence/openpi, `openpi_client`): the first frame
-after the connection is metadata, then each binary frame is an observation, answered by a binary frame with `actions`
-and `server_timing`, or by a text frame that says what is wrong; `GET /healthz` answers 200. In addition a token is
-required, metadata carries the policy's contract and its digest, a request may carry its noise, and an error keeps the
-connection. Pictures are uint8 and stand under their fields' names; what is to be done stands under `prompt`, as there.
-openpi counts a chunk's actions from the newest observation on, and so does `actions`; `prediction` is the whole chunk.
+On the wire it is openpi's policy server (github.com/Physical-Intelligence/openpi, `openpi_client`):
+the first frame after the connection is metadata, then each binary frame is an observation, answered
+by a binary frame with `actions` and `server_timing`, or by a text frame that says what is wrong;
+`GET /healthz` answers 200. In addition a token is required, metadata carries the policy's contract
+and its digest, a request may carry its noise, and an error keeps the connection. Pictures are uint8
+and stand under their fields' names; what is to be done stands under `prompt`, as there. openpi
+counts a chunk's actions from the newest observation on, and so does `actions`; `prediction` is the
+whole chunk.
 """
 
 from __future__ import annotations
@@ -63,7 +66,8 @@ class ServeConfig:
     """Where a policy is served, and how much it takes on."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Traffic is not encrypted: beyond this machine, go through a tunnel or a TLS proxy."""
+    """Address to listen on. Traffic is not encrypted: beyond this machine, go through a tunnel or a
+    TLS proxy."""
     port: int = 8000
     """TCP port; 0 takes a free one."""
     clients: int = 16
@@ -96,7 +100,9 @@ class _Worker:
         # A daemon: a policy that hangs must not keep the process from ending.
         threading.Thread(target=self._work, name="policy", daemon=True).start()
 
-    async def run(self, observation: np.ndarray | PolicyInput, noise: np.ndarray) -> tuple[np.ndarray, float]:
+    async def run(
+        self, observation: np.ndarray | PolicyInput, noise: np.ndarray
+    ) -> tuple[np.ndarray, float]:
         """The chunk `(horizon, A)` and the seconds it took.
 
         Raises:
@@ -140,7 +146,8 @@ class _Worker:
             job = self._jobs.get()
             begin = time.perf_counter()
             try:
-                # A contract with sensors or an instruction comes with a policy that can be shown them.
+                # A contract with sensors or an instruction comes with a policy that can be shown
+                # them.
                 chunk = self._policy(job.observation, job.noise)[0]  # type: ignore[arg-type]
                 job.done((chunk, time.perf_counter() - begin))
             except Exception as error:  # noqa: BLE001  goes to the one who asked
@@ -160,11 +167,15 @@ class PolicyServer:
         HandoffError: an unusable token, or a contract with a field that a request uses otherwise.
     """
 
-    def __init__(self, policy: Policy | SeeingPolicy, contract: Contract, config: ServeConfig, token: str) -> None:
+    def __init__(
+        self, policy: Policy | SeeingPolicy, contract: Contract, config: ServeConfig, token: str
+    ) -> None:
         fields = contract.observation.keys() | contract.sensors.keys()
         taken = sorted(fields & {NOISE, SEED, CHUNK, *([PROMPT] if contract.instruction else [])})
         if taken:
-            raise HandoffError(f"serve: observation fields {taken} are names with a meaning of their own in a request.")
+            raise HandoffError(
+                f"serve: observation fields {taken} are names with a meaning of their own in a request."
+            )
         check_token(token)
         self._contract, self._config, self._policy = contract, config, policy
         self._credentials = f"Api-Key {token}".encode()
@@ -224,13 +235,16 @@ class PolicyServer:
         self._wake()
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Answers `/healthz` and turns away who has not the token; None lets the connection open."""
+        """Answers `/healthz` and turns away who has not the token; None lets the connection
+        open."""
         if self._stopping.is_set():
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "stopping\n")
         if request.path == "/healthz":
             return connection.respond(HTTPStatus.OK, "OK\n")
         shown = request.headers.get_all("Authorization")
-        if len(shown) == 1 and hmac.compare_digest(shown[0].encode("utf-8", "surrogateescape"), self._credentials):
+        if len(shown) == 1 and hmac.compare_digest(
+            shown[0].encode("utf-8", "surrogateescape"), self._credentials
+        ):
             return None
         response = connection.respond(HTTPStatus.UNAUTHORIZED, "token: missing or wrong\n")
         response.headers["WWW-Authenticate"] = "Api-Key"
@@ -238,12 +252,15 @@ class PolicyServer:
 
     async def _serve_client(self, connection: ServerConnection) -> None:
         if len(self._clients) >= self._config.clients:
-            await connection.close(CloseCode.TRY_AGAIN_LATER, f"{self._config.clients} clients are served already")
+            await connection.close(
+                CloseCode.TRY_AGAIN_LATER, f"{self._config.clients} clients are served already"
+            )
             return
         self._clients.add(connection)
         total = None
         try:
-            # A client that leaves, in whatever way, is the end of its conversation and nothing else.
+            # A client that leaves, in whatever way, is the end of its conversation and nothing
+            # else.
             with suppress(ConnectionClosed):
                 await connection.send(self._metadata)
                 async for frame in connection:
@@ -267,14 +284,20 @@ class PolicyServer:
         except Exception as error:
             LOG.exception("the policy failed")
             return f"policy: failed with {type(error).__name__}: {error}"[:LONGEST_ERROR]
-        timing = {"infer_ms": 1e3 * seconds, "wait_ms": 1e3 * (time.perf_counter() - begin - seconds)}
+        timing = {
+            "infer_ms": 1e3 * seconds,
+            "wait_ms": 1e3 * (time.perf_counter() - begin - seconds),
+        }
         if previous is not None:
             timing["prev_total_ms"] = 1e3 * previous
         actions = chunk[self._contract.n_obs_steps - 1 :]
         return pack({"actions": actions, "prediction": chunk, **told, "server_timing": timing})
 
-    def _read(self, frame: str | bytes) -> tuple[np.ndarray | PolicyInput, np.ndarray, dict[str, int | None]]:
-        """Observation of one row, noise `(1, H, A)`, and the seed and number the noise was drawn from."""
+    def _read(
+        self, frame: str | bytes
+    ) -> tuple[np.ndarray | PolicyInput, np.ndarray, dict[str, int | None]]:
+        """Observation of one row, noise `(1, H, A)`, and the seed and number the noise was drawn
+        from."""
         if isinstance(frame, str):
             raise HandoffError("message: text, expected a binary frame with a msgpack map.")
         request = unpack(frame)
@@ -287,8 +310,14 @@ class PolicyServer:
         observation = observed(self._contract, request)
         if NOISE in extra:
             if len(extra) > 1:
-                raise HandoffError(f"{NOISE}: comes with {SEED} or {CHUNK}, expected one or the other.")
-            return observation, check_noise(self._contract, extra[NOISE])[None], {SEED: None, CHUNK: None}
+                raise HandoffError(
+                    f"{NOISE}: comes with {SEED} or {CHUNK}, expected one or the other."
+                )
+            return (
+                observation,
+                check_noise(self._contract, extra[NOISE])[None],
+                {SEED: None, CHUNK: None},
+            )
         if extra:
             seed, chunk = (_counter(name, extra.get(name)) for name in (SEED, CHUNK))
         else:
@@ -313,7 +342,8 @@ def serve(
     token: str,
     ready: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; arguments and errors of `PolicyServer` and its `run`. Main thread only."""
+    """Serves until SIGTERM or SIGINT; arguments and errors of `PolicyServer` and its `run`. Main
+    thread only."""
     server = PolicyServer(policy, contract, config, token)
 
     async def run() -> None:
@@ -329,7 +359,8 @@ def choose_token(host: str, given: str | None) -> str:
     """The token to serve with: the given one, or on this machine's own addresses a new one.
 
     Raises:
-        HandoffError: none is given though others can reach `host`, or it is too short or not fit for an HTTP header.
+        HandoffError: none is given though others can reach `host`, or it is too short or not fit
+            for an HTTP header.
     """
     if given is None and not is_loopback(host):
         raise HandoffError(
@@ -350,13 +381,21 @@ def is_loopback(host: str) -> bool:
 
 
 def metadata(contract: Contract) -> dict[str, Any]:
-    """What a client is told first: protocol, contract (observation and action specs, rate, steps) and its digest."""
-    return {"protocol": PROTOCOL, "contract": to_plain(contract), "digest": contract_digest(contract)}
+    """What a client is told first: protocol, contract (observation and action specs, rate, steps)
+    and its digest."""
+    return {
+        "protocol": PROTOCOL,
+        "contract": to_plain(contract),
+        "digest": contract_digest(contract),
+    }
 
 
 def frame_limit(contract: Contract) -> int:
-    """Bytes of the largest sensible request: all its numbers, those of pictures too, as float64, and names."""
-    seen = contract.observation_size + sum(math.prod(spec.shape) for spec in contract.sensors.values())
+    """Bytes of the largest sensible request: all its numbers, those of pictures too, as float64,
+    and names."""
+    seen = contract.observation_size + sum(
+        math.prod(spec.shape) for spec in contract.sensors.values()
+    )
     entries = contract.n_obs_steps * seen + contract.horizon * action_size(contract)
     return OVERHEAD + 8 * entries
 

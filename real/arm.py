@@ -1,4 +1,5 @@
-"""What the deploy loop knows of an arm: its state, its targets and its faults. No vendor library here."""
+"""What the deploy loop knows of an arm: its state, its targets and its faults. No vendor library
+here."""
 
 from __future__ import annotations
 
@@ -89,10 +90,12 @@ def stopping(arm: Arm) -> Iterator[None]:
 
 
 class ArmFaultError(SafetyError):
-    """The robot stopped by itself. It stays stopped until a person has looked and recovers it on purpose."""
+    """The robot stopped by itself. It stays stopped until a person has looked and recovers it on
+    purpose."""
 
     def __init__(self, errors: tuple[str, ...], mode: str, time: float) -> None:
-        """`errors` are the names of the flags that were set, `mode` and robot time [s] those of the last state."""
+        """`errors` are the names of the flags that were set, `mode` and robot time [s] those of the
+        last state."""
         unflagged = "the user stop was pressed" if mode == "UserStopped" else "no error flag set"
         causes = ", ".join(errors) or unflagged
         super().__init__(

@@ -15,11 +15,13 @@ _POLL = 0.0002
 class WallClock:
     """A `robots.interfaces.Clock` that waits until the robot's own time has passed.
 
-    Calls are scheduled on the time due, not on the time reached, so that a late tick does not delay those after it.
+    Calls are scheduled on the time due, not on the time reached, so that a late tick does not delay
+    those after it.
     """
 
     def __init__(self, robot_time: Callable[[], float], patience: float = 1.0) -> None:
-        """Reads robot time [s] from `robot_time`; `patience` [host s] without any progress counts as a dead robot."""
+        """Reads robot time [s] from `robot_time`; `patience` [host s] without any progress counts
+        as a dead robot."""
         self._robot_time, self._patience = robot_time, patience
         self._due: float | None = None
 
@@ -28,14 +30,16 @@ class WallClock:
         return self._robot_time()
 
     def advance(self, seconds: float) -> float:
-        """Waits until `seconds` after the last due time have passed on the robot, returns robot time [s].
+        """Waits until `seconds` after the last due time have passed on the robot, returns robot
+        time [s].
 
         Raises:
             HandoffError: robot time stands still.
         """
         reached = self._robot_time()
         due = (reached if self._due is None else self._due) + seconds
-        # Later than one whole tick: the schedule starts anew, or lost time would be made up at once.
+        # Later than one whole tick: the schedule starts anew, or lost time would be made up at
+        # once.
         self._due = due if due > reached - seconds else reached + seconds
         moved = time.monotonic()
         while reached < self._due:
@@ -51,10 +55,12 @@ class WallClock:
 
 
 class PacedClock:
-    """A clock whose time passes when asked, such as a lockstep twin's, kept to the pace of the wall: for a person."""
+    """A clock whose time passes when asked, such as a lockstep twin's, kept to the pace of the
+    wall: for a person."""
 
     LATE = 0.05
-    """Lag behind the wall from which on the schedule starts anew [s]: lost time is not made up by haste."""
+    """Lag behind the wall from which on the schedule starts anew [s]: lost time is not made up by
+    haste."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The version of a module's code: a digest of it and of every first-party module it can reach.
 
-Imports are followed in the syntax tree, those inside functions too, so nothing heavy is imported to know the version.
-Comments, docstrings and formatting do not count; a file that lies beside a module under the same stem
-(`robots/franka/fr3.xml` beside `robots/franka/fr3.py`) does.
+Imports are followed in the syntax tree, those inside functions too, so nothing heavy is imported to
+know the version. Comments, docstrings and formatting do not count; a file that lies beside a module
+under the same stem (`robots/franka/fr3.xml` beside `robots/franka/fr3.py`) does.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def _file_version(source: Path | None) -> str:
     tree = ast.parse(source.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [statement for statement in node.body if not _is_docstring(statement)] or [ast.Pass()]
+            node.body = [statement for statement in node.body if not _is_docstring(statement)] or [
+                ast.Pass()
+            ]
     digest = hashlib.sha256(ast.dump(tree).encode())
     for neighbour in sorted(source.parent.glob(f"{source.stem}.*")):
         if neighbour.suffix not in (".py", ".pyc"):

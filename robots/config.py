@@ -53,7 +53,11 @@ def _explain(cls: type, path: str, item: Any) -> str:
         case "unexpected_keyword_argument":
             known = [field.name for field in fields(owner)] if is_dataclass(owner) else []
             close = difflib.get_close_matches(location[-1], known, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"known keys: {', '.join(sorted(known))}"
+            hint = (
+                f"did you mean '{close[0]}'?"
+                if close
+                else f"known keys: {', '.join(sorted(known))}"
+            )
             return f"unknown key '{where}', {hint}"
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
             return f"missing key '{where}'"
@@ -62,10 +66,15 @@ def _explain(cls: type, path: str, item: Any) -> str:
 
 
 def _locate(cls: type, location: list[str]) -> tuple[list[str], type]:
-    """`location` without the tags that pydantic puts in for a choice between classes, and the class of its last key."""
+    """`location` without the tags that pydantic puts in for a choice between classes, and the class
+    of its last key."""
     path, options = [], [cls]
     for part in location[:-1]:
-        tagged = [option for option in options if len(options) > 1 and getattr(option, "kind", None) == part]
+        tagged = [
+            option
+            for option in options
+            if len(options) > 1 and getattr(option, "kind", None) == part
+        ]
         if tagged:
             options = tagged
             continue

@@ -1,4 +1,5 @@
-"""The contract of an exported policy: all that a robot process must know to run it, carried inside the ONNX file."""
+"""The contract of an exported policy: all that a robot process must know to run it, carried inside
+the ONNX file."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ class Contract:
     instruction: bool = False
     """Whether the policy reads what it is to do."""
     steps: CartesianDelta | None = None
-    """What a step of the interface `cartesian_delta` is, and how far they lead; contracts from before it was told, and
-    those of other interfaces, have none."""
+    """What a step of the interface `cartesian_delta` is, and how far they lead; contracts from
+    before it was told, and those of other interfaces, have none."""
 
     @property
     def observation_size(self) -> int:
@@ -53,7 +54,8 @@ class Contract:
         return sum(prod(spec.shape) for spec in self.observation.values())
 
     def to_json(self) -> str:
-        """JSON; keys keep their order, because that of `observation` is the order of the observation vector."""
+        """JSON; keys keep their order, because that of `observation` is the order of the
+        observation vector."""
         return json.dumps(to_plain(self))
 
     @classmethod
@@ -66,8 +68,12 @@ class Contract:
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise HandoffError(f"contract: not JSON ({error}). Was the ONNX file made by another tool?") from None
+            raise HandoffError(
+                f"contract: not JSON ({error}). Was the ONNX file made by another tool?"
+            ) from None
         contract = validate(cls, values, "contract")
         if contract.version != 1:
-            raise HandoffError(f"contract: version {contract.version}, this build reads 1. Export the policy again.")
+            raise HandoffError(
+                f"contract: version {contract.version}, this build reads 1. Export the policy again."
+            )
         return contract

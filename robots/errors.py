@@ -2,7 +2,8 @@
 
 
 class HandoffError(Exception):
-    """Bad input or a failed part. Its text names the thing, the value, the limit and the likely cause.
+    """Bad input or a failed part. Its text names the thing, the value, the limit and the likely
+    cause.
 
     The command line prints the text alone and exits with 1; `--debug` shows the traceback as well.
     """
@@ -13,7 +14,8 @@ class GateError(HandoffError):
 
 
 class SafetyError(HandoffError):
-    """A motion was refused or stopped before it could harm: limits, non-finite targets, stale data."""
+    """A motion was refused or stopped before it could harm: limits, non-finite targets, stale
+    data."""
 
 
 def words(error: BaseException) -> str:
@@ -28,4 +30,8 @@ def words(error: BaseException) -> str:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
     told = dict.fromkeys([text, *notes])
-    return " ".join(one if one.endswith((".", "?")) else f"{one}." for one in told) if len(told) > 1 else text
+    return (
+        " ".join(one if one.endswith((".", "?")) else f"{one}." for one in told)
+        if len(told) > 1
+        else text
+    )

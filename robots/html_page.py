@@ -1,4 +1,5 @@
-"""The look of every HTML page that Handoff writes: one file each, without scripts and without the network."""
+"""The look of every HTML page that Handoff writes: one file each, without scripts and without the
+network."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def head(title: str) -> str:
 def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """A table of plain texts."""
     lines = ["<tr>" + "".join(f"<th>{html.escape(heading)}" for heading in headings) + "</tr>"]
-    lines += ["<tr>" + "".join(f"<td>{html.escape(cell)}" for cell in row) + "</tr>" for row in rows]
+    lines += [
+        "<tr>" + "".join(f"<td>{html.escape(cell)}" for cell in row) + "</tr>" for row in rows
+    ]
     return f"<table>{''.join(lines)}</table>"
 
 
@@ -50,6 +53,5 @@ def video(source: str, caption: str) -> str:
 def picture(source: str, caption: str) -> str:
     """A picture that lies beside the page at the relative path `source`."""
     text = html.escape(caption)
-    return (
-        f"<figure><img src='{html.escape(source)}' alt='{text}' loading='lazy'><figcaption>{text}</figcaption></figure>"
-    )
+    image = f"<img src='{html.escape(source)}' alt='{text}' loading='lazy'>"
+    return f"<figure>{image}<figcaption>{text}</figcaption></figure>"

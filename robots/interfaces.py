@@ -18,7 +18,8 @@ class Progress(Protocol):
     """Where long work reports how far it is; callers throttle, so it may be called every step."""
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
-        """`done` of `total` units are finished; `note` is a short human phrase such as `loss 0.021`."""
+        """`done` of `total` units are finished; `note` is a short human phrase such as
+        `loss 0.021`."""
         ...
 
 
@@ -32,11 +33,13 @@ class PolicyInput(NamedTuple):
     vector: np.ndarray
     """`(B, n_obs_steps, O)` in the contract's units, newest step last."""
     sensors: Mapping[str, np.ndarray] = {}
-    """Per camera `(B, n_obs_steps, height, width, 3)` uint8, per point cloud `(B, n_obs_steps, points, entries)`."""
+    """Per camera `(B, n_obs_steps, height, width, 3)` uint8, per point cloud
+    `(B, n_obs_steps, points, entries)`."""
     instructions: tuple[str, ...] = ()
     """B sentences that say what to do; empty where the policy takes none."""
     goal: np.ndarray | None = None
-    """`(B, O)` observation vector of the state to be reached, where the policy is told one apart from `vector`."""
+    """`(B, O)` observation vector of the state to be reached, where the policy is told one apart
+    from `vector`."""
 
 
 class Policy(Protocol):
@@ -50,7 +53,8 @@ class Policy(Protocol):
             noise: `(B, horizon, A)` standard normal.
 
         Returns:
-            `(B, horizon, A)` actions in the contract's units; entry `n_obs_steps - 1` belongs to the newest step.
+            `(B, horizon, A)` actions in the contract's units; entry `n_obs_steps - 1` belongs to
+            the newest step.
         """
         ...
 
@@ -75,19 +79,24 @@ class Step(NamedTuple):
     truncated: np.ndarray
     """(N,) bool: the time limit ended it."""
     final_observation: Observation
-    """Per field `(N, ...)`: the true observation after the last executed action, before any automatic reset."""
+    """Per field `(N, ...)`: the true observation after the last executed action, before any
+    automatic reset."""
     info: dict[str, np.ndarray]
-    """Named diagnostics, each `(N, ...)`, after the last executed action; `success` (N,) bool is always among them."""
+    """Named diagnostics, each `(N, ...)`, after the last executed action; `success` (N,) bool is
+    always among them."""
     executed: np.ndarray
-    """(N,) int: actions executed. A world that ends within a chunk leaves the rest of it; a frozen one executes 0."""
+    """(N,) int: actions executed. A world that ends within a chunk leaves the rest of it; a frozen
+    one executes 0."""
 
 
 WorldState = dict[str, np.ndarray]
-"""All that the future of N worlds depends on, per field `(N, ...)`; opaque, but rows may be picked and repeated."""
+"""All that the future of N worlds depends on, per field `(N, ...)`; opaque, but rows may be picked
+and repeated."""
 
 
 class VecEnv(Protocol):
-    """N worlds stepped together. A world's trajectory depends on its seed and actions only, never on its neighbours."""
+    """N worlds stepped together. A world's trajectory depends on its seed and actions only, never
+    on its neighbours."""
 
     num_envs: int
     observation_spec: Mapping[str, FieldSpec]
@@ -96,7 +105,8 @@ class VecEnv(Protocol):
     """Actions per second of simulated time."""
 
     def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> Observation:
-        """Starts `worlds` (all by default), each from its own seed; the same seed gives the same start in any world.
+        """Starts `worlds` (all by default), each from its own seed; the same seed gives the same
+        start in any world.
 
         Returns:
             Observation of all N worlds.
@@ -106,8 +116,9 @@ class VecEnv(Protocol):
     def step(self, action: np.ndarray) -> Step:
         """Executes one action `(N, A)`, or one chunk `(N, H, A)`, in every world.
 
-        A chunk is exactly its actions one after another, except that a world which ends stays as it is until the
-        chunk is over. Whether an ended world then starts anew or stays frozen is the world's configuration.
+        A chunk is exactly its actions one after another, except that a world which ends stays as it
+        is until the chunk is over. Whether an ended world then starts anew or stays frozen is the
+        world's configuration.
 
         Raises:
             HandoffError: wrong shape, or a non-finite action for a world that runs.
@@ -123,7 +134,8 @@ class VecEnv(Protocol):
         ...
 
     def restore(self, state: WorldState, worlds: Sequence[int] | None = None) -> Observation:
-        """Puts row i of `state` into world `worlds[i]` (all by default): its future is then that of the saved world.
+        """Puts row i of `state` into world `worlds[i]` (all by default): its future is then that of
+        the saved world.
 
         Returns:
             Observation of all N worlds.
@@ -157,7 +169,8 @@ class Intervention(NamedTuple):
     proposed: np.ndarray
     """(N, A) the policy's action."""
     executed: np.ndarray
-    """(N, A) the action to execute: the person's where they intervene, else the policy's, unchanged."""
+    """(N, A) the action to execute: the person's where they intervene, else the policy's,
+    unchanged."""
     intervening: np.ndarray
     """(N,) bool."""
     segment: np.ndarray
@@ -192,14 +205,17 @@ class Requests(NamedTuple):
     stop: bool = False
     """The session is to end after this step; it can be gone on with later."""
     engaged: bool | None = None
-    """Whether they hold the arm, or would with the next step; None where a device does not say between steps."""
+    """Whether they hold the arm, or would with the next step; None where a device does not say
+    between steps."""
 
 
 class Operator(Protocol):
-    """A person in front of N worlds, whatever they hold in their hand: keys, a SpaceMouse, a browser, or a script."""
+    """A person in front of N worlds, whatever they hold in their hand: keys, a SpaceMouse, a
+    browser, or a script."""
 
     def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
-        """A new episode begins in `worlds` (all by default), from `seeds`; call it after every reset."""
+        """A new episode begins in `worlds` (all by default), from `seeds`; call it after every
+        reset."""
         ...
 
     def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
@@ -215,7 +231,8 @@ class Operator(Protocol):
         ...
 
     def requests(self) -> Requests:
-        """What was asked for since the last call; call it once per step, and while paused now and then."""
+        """What was asked for since the last call; call it once per step, and while paused now and
+        then."""
         ...
 
     def status(self) -> str:

@@ -11,7 +11,8 @@ from robots.errors import HandoffError
 
 
 def wilson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a proportion (E. B. Wilson, JASA 22, 1927); sound for small n and near 0 and 1.
+    """Wilson score interval of a proportion (E. B. Wilson, JASA 22, 1927); sound for small n and
+    near 0 and 1.
 
     Args:
         k: successes, 0 <= k <= n.
@@ -29,10 +30,11 @@ def wilson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
 
 
 def clopper_pearson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact interval of a proportion (Clopper and Pearson, Biometrika 26, 1934): never covers less than it says.
+    """Exact interval of a proportion (Clopper and Pearson, Biometrika 26, 1934): never covers less
+    than it says.
 
-    Its lower end is the rate at which k or more successes would be as rare as (1 - confidence) / 2; its upper end is
-    that for k or fewer. Found by bisection on the exact binomial tail.
+    Its lower end is the rate at which k or more successes would be as rare as (1 - confidence) / 2;
+    its upper end is that for k or fewer. Found by bisection on the exact binomial tail.
 
     Args:
         k: successes, 0 <= k <= n.

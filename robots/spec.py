@@ -33,11 +33,13 @@ class ActionSpec:
     high: tuple[float, ...]
     """(A,) largest accepted values."""
     names: tuple[str, ...] = ()
-    """(A,) one short name per entry, such as x, yaw, gripper; empty when the engine does not tell."""
+    """(A,) one short name per entry, such as x, yaw, gripper; empty when the engine does not
+    tell."""
     unit: str = "1"
     """SI unit symbol; "1" for entries scaled to [-1, 1]."""
     interface: str = ""
-    """How entries become motion, such as `cartesian_delta` or `pd_target`; "" when only the engine knows."""
+    """How entries become motion, such as `cartesian_delta` or `pd_target`; "" when only the engine
+    knows."""
 
     @property
     def size(self) -> int:
@@ -57,7 +59,9 @@ def check_field(name: str, spec: FieldSpec, array: np.ndarray, leading: int = 1)
             "Does the data belong to another task?"
         )
     if not np.can_cast(array.dtype, np.dtype(spec.dtype), casting="same_kind"):
-        raise HandoffError(f"{name}: dtype {array.dtype} cannot become {spec.dtype} without loss of kind.")
+        raise HandoffError(
+            f"{name}: dtype {array.dtype} cannot become {spec.dtype} without loss of kind."
+        )
     if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise HandoffError(
@@ -65,7 +69,9 @@ def check_field(name: str, spec: FieldSpec, array: np.ndarray, leading: int = 1)
         )
 
 
-def check_fields(specs: Mapping[str, FieldSpec], arrays: Mapping[str, np.ndarray], leading: int = 1) -> None:
+def check_fields(
+    specs: Mapping[str, FieldSpec], arrays: Mapping[str, np.ndarray], leading: int = 1
+) -> None:
     """Checks that `arrays` hold exactly the fields of `specs`, each as declared.
 
     Raises:
@@ -73,6 +79,8 @@ def check_fields(specs: Mapping[str, FieldSpec], arrays: Mapping[str, np.ndarray
     """
     missing, unknown = sorted(specs.keys() - arrays.keys()), sorted(arrays.keys() - specs.keys())
     if missing or unknown:
-        raise HandoffError(f"fields: missing {missing}, unknown {unknown}; the schema has {sorted(specs)}.")
+        raise HandoffError(
+            f"fields: missing {missing}, unknown {unknown}; the schema has {sorted(specs)}."
+        )
     for name, spec in specs.items():
         check_field(name, spec, arrays[name], leading)

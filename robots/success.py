@@ -1,7 +1,9 @@
-"""From success probabilities to the event that ends an episode: a threshold, what it is worth, and a detector.
+"""From success probabilities to the event that ends an episode: a threshold, what it is worth, and
+a detector.
 
-A false success ends the episode with the full reward, so the threshold is chosen and judged on held-out states that a
-policy made: states of demonstrations are too easy. NumPy only, so that it runs beside the robot.
+A false success ends the episode with the full reward, so the threshold is chosen and judged on
+held-out states that a policy made: states of demonstrations are too easy. NumPy only, so that it
+runs beside the robot.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class DetectorConfig:
 
 @config
 class SuccessContract:
-    """All that a robot process must know to run an exported success classifier, carried inside the ONNX file.
+    """All that a robot process must know to run an exported success classifier, carried inside the
+    ONNX file.
 
     The graph's inputs are named like the fields; its output is `probability` (B,).
     """
@@ -64,17 +67,22 @@ class SuccessContract:
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise HandoffError(f"success contract: not JSON ({error}). Was the file made by another tool?") from None
+            raise HandoffError(
+                f"success contract: not JSON ({error}). Was the file made by another tool?"
+            ) from None
         contract = validate(cls, values, "success contract")
         if contract.version != 1:
-            raise HandoffError(f"success contract: version {contract.version}, this build reads 1. Export it again.")
+            raise HandoffError(
+                f"success contract: version {contract.version}, this build reads 1. Export it again."
+            )
         return contract
 
 
 class SuccessDetector:
     """Decides for N robots at once, step by step; one success per episode.
 
-    A success is told at the `steps`-th counting step, so `steps - 1` control periods after the first.
+    A success is told at the `steps`-th counting step, so `steps - 1` control periods after the
+    first.
     """
 
     def __init__(self, config: DetectorConfig, robots: int = 1) -> None:
@@ -102,7 +110,8 @@ class SuccessDetector:
 
         Args:
             probability: `(N,)` of success at this step.
-            allowed: `(N,)` bool, a further condition such as "the hand is open"; a step without it does not count.
+            allowed: `(N,)` bool, a further condition such as "the hand is open"; a step without it
+                does not count.
 
         Returns:
             `(N,)` bool: the success is told at this step; at no other step of the episode.
@@ -112,7 +121,9 @@ class SuccessDetector:
         """
         probability = np.asarray(probability, dtype=np.float64)
         if probability.shape != self._count.shape:
-            raise HandoffError(f"success detector: probabilities {probability.shape}, expected {self._count.shape}.")
+            raise HandoffError(
+                f"success detector: probabilities {probability.shape}, expected {self._count.shape}."
+            )
         if not ((probability >= 0.0) & (probability <= 1.0)).all():
             raise HandoffError(
                 f"success detector: probabilities {probability[:8]}, expected values in [0, 1]. Are these logits?"
@@ -132,7 +143,8 @@ class SuccessDetector:
 
 
 def first_success(probability: np.ndarray, config: DetectorConfig) -> int | None:
-    """The step at which the detector tells a success in one recorded episode `(T,)`; None if it never does."""
+    """The step at which the detector tells a success in one recorded episode `(T,)`; None if it
+    never does."""
     detector = SuccessDetector(config)
     return next((t for t, p in enumerate(probability) if detector.update(np.array([p]))[0]), None)
 
@@ -144,16 +156,17 @@ def choose_threshold(
     lowest: float = 0.5,
     success_share: float | None = None,
 ) -> float:
-    """The threshold that finds most successes at the wanted precision; between two scores, the middle.
+    """The threshold that finds most successes at the wanted precision; between two scores, the
+    middle.
 
     Args:
         probability: `(M,)` of held-out steps; the negatives among them should come from a policy.
         success: `(M,)` bool, what they truly are.
-        precision: wanted share of true successes among the accepted steps, below 1. Of fewer than 1 / (1 - precision)
-            successes it cannot be told, so at least as many must be found.
+        precision: wanted share of true successes among the accepted steps, below 1. Of fewer than 1
+            / (1 - precision) successes it cannot be told, so at least as many must be found.
         lowest: the threshold is never below.
-        success_share: of successes among the steps that the detector will see, on which precision depends; None takes
-            the share among the steps given.
+        success_share: of successes among the steps that the detector will see, on which precision
+            depends; None takes the share among the steps given.
 
     Raises:
         HandoffError: one class is missing, or no threshold is that precise.
@@ -166,7 +179,9 @@ def choose_threshold(
         )
     share = float(success.mean()) if success_share is None else success_share
     if not 0.0 < share < 1.0 or not 0.0 < precision < 1.0:
-        raise HandoffError(f"success threshold: precision {precision}, share of successes {share}; both lie in (0, 1).")
+        raise HandoffError(
+            f"success threshold: precision {precision}, share of successes {share}; both lie in (0, 1)."
+        )
     order = np.argsort(-probability, kind="stable")
     score, found, wrong = probability[order], np.cumsum(success[order]), np.cumsum(~success[order])
     # A threshold cannot part equal scores: only the last of a run of them can be the last accepted.
@@ -190,8 +205,8 @@ def choose_threshold(
 
 
 class Rate(NamedTuple):
-    """A share with its exact interval (Clopper-Pearson, 95 %). Steps of one episode resemble each other, so of steps
-    the interval is narrower than the truth; of episodes it is exact."""
+    """A share with its exact interval (Clopper-Pearson, 95 %). Steps of one episode resemble each
+    other, so of steps the interval is narrower than the truth; of episodes it is exact."""
 
     k: int
     n: int
@@ -267,8 +282,15 @@ def _longest_run(truth: np.ndarray) -> int:
 
 
 def _checked(probability: np.ndarray, success: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    probability, success = np.asarray(probability, dtype=np.float64), np.asarray(success, dtype=bool)
-    if probability.ndim != 1 or probability.shape != success.shape or not np.isfinite(probability).all():
+    probability, success = (
+        np.asarray(probability, dtype=np.float64),
+        np.asarray(success, dtype=bool),
+    )
+    if (
+        probability.ndim != 1
+        or probability.shape != success.shape
+        or not np.isfinite(probability).all()
+    ):
         raise HandoffError(
             f"success threshold: probabilities {probability.shape} for labels {success.shape}, expected as many of "
             "either, all finite."

@@ -1,4 +1,5 @@
-"""What a physics engine must do to become worlds: start, step and read; `sim.vec_env` does the rest, alike for all."""
+"""What a physics engine must do to become worlds: start, step and read; `sim.vec_env` does the
+rest, alike for all."""
 
 from __future__ import annotations
 
@@ -12,12 +13,14 @@ from robots.spec import ActionSpec, FieldSpec
 
 
 class Reading(NamedTuple):
-    """The present of N worlds. Arrays are the caller's to keep: the engine never writes to them again."""
+    """The present of N worlds. Arrays are the caller's to keep: the engine never writes to them
+    again."""
 
     observation: Observation
     """Per field `(N, ...)`."""
     reward: np.ndarray
-    """(N,) of the last step; after a reset nobody reads it. NaN where the physics broke down: `sim.vec_env` stops."""
+    """(N,) of the last step; after a reset nobody reads it. NaN where the physics broke down:
+    `sim.vec_env` stops."""
     terminated: np.ndarray
     """(N,) bool: the task is over, by success or failure."""
     success: np.ndarray
@@ -27,7 +30,8 @@ class Reading(NamedTuple):
 
 
 class Engine(Protocol):
-    """N worlds of one task in one process, without episodes: no time limit, no automatic reset, no chunks."""
+    """N worlds of one task in one process, without episodes: no time limit, no automatic reset, no
+    chunks."""
 
     name: str
     """For messages: engine and task, such as `mujoco pick_cube`."""
@@ -40,7 +44,8 @@ class Engine(Protocol):
     """The task's own time limit [control periods]; `sim.vec_env` applies it."""
 
     def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
-        """Starts worlds `worlds` (M,) from `seeds` (M,) int64; what follows depends on the seed only."""
+        """Starts worlds `worlds` (M,) from `seeds` (M,) int64; what follows depends on the seed
+        only."""
         ...
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:
@@ -48,8 +53,9 @@ class Engine(Protocol):
 
         Args:
             action: (N, A) float64, finite in rows that run.
-            running: (N,) bool. Worlds that do not run should be left as they are, to save time; an engine that can
-                only step all may step them too, for nobody reads them before their next reset or restore.
+            running: (N,) bool. Worlds that do not run should be left as they are, to save time; an
+                engine that can only step all may step them too, for nobody reads them before their
+                next reset or restore.
         """
         ...
 

@@ -1,7 +1,8 @@
 """Worlds that do not know when their task is solved: success is read, but the episode goes on.
 
-For sessions in which a person or a classifier says what success is: a world that ended at its own opinion would take
-the word out of their mouths. Failures beyond repair still end an episode, and so does the time limit.
+For sessions in which a person or a classifier says what success is: a world that ended at its own
+opinion would take the word out of their mouths. Failures beyond repair still end an episode, and so
+does the time limit.
 """
 
 from __future__ import annotations

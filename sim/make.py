@@ -49,7 +49,8 @@ class WorldConfig:
     actions: ActionSpace | None = None
     """Action space (mujoco, warp); None takes the task's own."""
     rate_hz: float | None = None
-    """Control periods per second (mujoco, warp; see `sim.tasks.task.at_rate`); None takes the task's own."""
+    """Control periods per second (mujoco, warp; see `sim.tasks.task.at_rate`); None takes the
+    task's own."""
     reward: Literal["dense", "sparse"] = "dense"
     randomized: bool = False
     """Domain randomisation from the task's ranges (mujoco, warp)."""
@@ -58,7 +59,8 @@ class WorldConfig:
     device: Literal["cpu", "cuda"] = "cpu"
     """Where physics runs (warp)."""
     resident: bool = False
-    """Worlds stay on their device, for practice, which meets them there (warp, maniskill; see `sim.device.fr3`)."""
+    """Worlds stay on their device, for practice, which meets them there (warp, maniskill; see
+    `sim.device.fr3`)."""
     threads: int = 1
     """Physics threads of one process (mujoco)."""
     gym: GymConfig = field(default_factory=GymConfig)
@@ -128,11 +130,14 @@ def make_worlds(config: WorldConfig, num_envs: int) -> VecEnv:
     """N worlds, over as many processes as the configuration says.
 
     Raises:
-        HandoffError: an unknown task, an engine that is not installed, an option that it does not have, or no workers.
+        HandoffError: an unknown task, an engine that is not installed, an option that it does not
+            have, or no workers.
     """
     _refuse_ignored(config)
     if config.resident:
-        raise HandoffError("worlds: resident: true is for practice alone; evaluation and demonstrations pass the host.")
+        raise HandoffError(
+            "worlds: resident: true is for practice alone; evaluation and demonstrations pass the host."
+        )
     if config.workers < 1:
         raise HandoffError(f"worlds: {config.workers} workers asked for, at least 1 is needed.")
     if config.workers > 1:
@@ -163,13 +168,19 @@ def make_resident(config: WorldConfig, num_envs: int) -> ResidentWorlds | Reside
 
         return ResidentManiSkill(config.task, num_envs, config.maniskill, config.max_steps)
     options = WarpConfig(
-        actions=config.actions, reward=config.reward, randomized=config.randomized, device=config.device
+        actions=config.actions,
+        reward=config.reward,
+        randomized=config.randomized,
+        device=config.device,
     )
-    return ResidentWorlds(find_task(config.task, config.rate_hz), num_envs, options, config.max_steps)
+    return ResidentWorlds(
+        find_task(config.task, config.rate_hz), num_envs, options, config.max_steps
+    )
 
 
 def _refuse_ignored(config: WorldConfig) -> None:
-    """Refuses what the engine would not look at: a setting without effect is taken for one that has it."""
+    """Refuses what the engine would not look at: a setting without effect is taken for one that has
+    it."""
     match config.engine:
         case "mujoco":
             read = {"actions", "rate_hz", "reward", "randomized", "cameras", "threads"}
@@ -183,7 +194,11 @@ def _refuse_ignored(config: WorldConfig) -> None:
     default = WorldConfig()
     own = ("actions", "rate_hz", "reward", "randomized", "cameras", "device", "resident", "threads")
     every = (*own, "gym", "maniskill", "isaaclab")
-    ignored = [name for name in every if name not in read and getattr(config, name) != getattr(default, name)]
+    ignored = [
+        name
+        for name in every
+        if name not in read and getattr(config, name) != getattr(default, name)
+    ]
     if ignored:
         raise HandoffError(
             f"worlds: the engine {config.engine} does not know {ignored}, it reads {sorted(read)}. "
@@ -204,16 +219,25 @@ def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
                 cameras=config.cameras,
                 threads=config.threads,
             )
-            return Worlds(MujocoEngine(find_task(config.task, config.rate_hz), num_envs, options), episodes)
+            return Worlds(
+                MujocoEngine(find_task(config.task, config.rate_hz), num_envs, options), episodes
+            )
         case "warp":
             from sim.engines.warp import WarpConfig, WarpEngine
 
             if config.cameras is not None:
-                raise HandoffError("warp: it makes no pictures. Leave `cameras` out, or use the engine mujoco.")
+                raise HandoffError(
+                    "warp: it makes no pictures. Leave `cameras` out, or use the engine mujoco."
+                )
             options = WarpConfig(
-                actions=config.actions, reward=config.reward, randomized=config.randomized, device=config.device
+                actions=config.actions,
+                reward=config.reward,
+                randomized=config.randomized,
+                device=config.device,
             )
-            return Worlds(WarpEngine(find_task(config.task, config.rate_hz), num_envs, options), episodes)
+            return Worlds(
+                WarpEngine(find_task(config.task, config.rate_hz), num_envs, options), episodes
+            )
         case "gym":
             from sim.engines.gym import GymEngine
 

@@ -1,4 +1,5 @@
-"""Pieces of one job over several processes, with progress; the result does not depend on how many."""
+"""Pieces of one job over several processes, with progress; the result does not depend on how
+many."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Report = Callable[[int, str], None]
 
 
 class Job(Protocol[Context, Piece, Result]):
-    """Work on one piece. For several processes it must be picklable: a module's function or a `partial` of one."""
+    """Work on one piece. For several processes it must be picklable: a module's function or a
+    `partial` of one."""
 
     def __call__(self, context: Context, piece: Piece, report: Report, /) -> Result:
         """`context` is what `setup` made in this process."""
@@ -40,7 +42,8 @@ def map_pieces(
         setup: makes what `job` needs (such as a loaded policy), once per process.
         job: work on one piece.
         pieces: what to work on; worker w of W takes pieces w, w + W, ...
-        workers: processes; 1 works in this one. More are spawned, so all arguments must be picklable.
+        workers: processes; 1 works in this one. More are spawned, so all arguments must be
+            picklable.
         total: units of all pieces together, for `progress`.
         progress: told the sum of the units done.
 
@@ -78,18 +81,29 @@ def map_pieces(
     return [results[index] for index in range(len(pieces))]
 
 
-def _work(setup: Callable[[], Any], job: Job[Any, Any, Any], pieces: list[tuple[int, Any]], sender: Connection) -> None:
+def _work(
+    setup: Callable[[], Any],
+    job: Job[Any, Any, Any],
+    pieces: list[tuple[int, Any]],
+    sender: Connection,
+) -> None:
     try:
         context = setup()
         for index, piece in pieces:
-            result = job(context, piece, lambda units, note, index=index: sender.send(("report", index, units, note)))
+            result = job(
+                context,
+                piece,
+                lambda units, note, index=index: sender.send(("report", index, units, note)),
+            )
             sender.send(("result", index, result))
         sender.send(("end",))
     except HandoffError as error:
         sender.send(("error", error))
 
 
-def _collect(processes: dict[Connection, BaseProcess], report: Callable[[int, int, str], None]) -> dict[int, Any]:
+def _collect(
+    processes: dict[Connection, BaseProcess], report: Callable[[int, int, str], None]
+) -> dict[int, Any]:
     results: dict[int, Any] = {}
     open_ends = set(processes)
     while open_ends:

@@ -1,7 +1,9 @@
-"""Worlds spread over processes: each worker holds a slice of them, and the whole is again a `VecEnv`.
+"""Worlds spread over processes: each worker holds a slice of them, and the whole is again a
+`VecEnv`.
 
-A world's trajectory depends on its seed and actions only, so it does not depend on the number of workers. Arrays travel
-over pipes as raw buffers beside a small pickle (PEP 574), which costs one copy on each side.
+A world's trajectory depends on its seed and actions only, so it does not depend on the number of
+workers. Arrays travel over pipes as raw buffers beside a small pickle (PEP 574), which costs one
+copy on each side.
 """
 
 from __future__ import annotations
@@ -36,16 +38,17 @@ class _Worker:
 class WorkerWorlds:
     """Implements `robots.interfaces.VecEnv` over W spawned processes.
 
-    Workers end with this process: they are daemons, and one that was left alone by a killed parent finds its pipe
-    closed. After an error some worlds may have stepped and others not: reset or restore before going on.
+    Workers end with this process: they are daemons, and one that was left alone by a killed parent
+    finds its pipe closed. After an error some worlds may have stepped and others not: reset or
+    restore before going on.
     """
 
     def __init__(self, make: Callable[[int], VecEnv], num_envs: int, workers: int) -> None:
         """Starts the processes and waits until each has made its worlds.
 
         Args:
-            make: makes n worlds; called once in each process, so it must be picklable (a module's function or a
-                `functools.partial` of one).
+            make: makes n worlds; called once in each process, so it must be picklable (a module's
+                function or a `functools.partial` of one).
             num_envs: N, shared out as evenly as possible.
             workers: W, at most N.
 
@@ -78,7 +81,9 @@ class WorkerWorlds:
         """See `VecEnv.reset`."""
         rows = self._rows(worlds)
         if len(seeds) != len(rows):
-            raise HandoffError(f"workers: {len(seeds)} seeds for {len(rows)} worlds, expected one each.")
+            raise HandoffError(
+                f"workers: {len(seeds)} seeds for {len(rows)} worlds, expected one each."
+            )
         values = [int(seed) for seed in seeds]
         requests = {
             worker.number: ("reset", [values[i] for i in at], local.tolist())
@@ -95,9 +100,12 @@ class WorkerWorlds:
                 f"workers: action of shape {action.shape}, expected ({self.num_envs}, {size}) or "
                 f"({self.num_envs}, H, {size})."
             )
-        steps: list[Step] = self._ask({worker.number: ("step", action[worker.worlds]) for worker in self._workers})
+        steps: list[Step] = self._ask(
+            {worker.number: ("step", action[worker.worlds]) for worker in self._workers}
+        )
         self._observations = {
-            worker.number: step.observation for worker, step in zip(self._workers, steps, strict=True)
+            worker.number: step.observation
+            for worker, step in zip(self._workers, steps, strict=True)
         }
         return Step(
             observation=_joined([step.observation for step in steps]),
@@ -110,7 +118,8 @@ class WorkerWorlds:
         )
 
     def save(self) -> WorldState:
-        """See `VecEnv.save`. Fields whose rows grow with time (histories) are filled up with zeros to one length."""
+        """See `VecEnv.save`. Fields whose rows grow with time (histories) are filled up with zeros
+        to one length."""
         states: list[WorldState] = self._ask({worker.number: ("save",) for worker in self._workers})
         return {name: _stacked([state[name] for state in states]) for name in states[0]}
 
@@ -119,9 +128,15 @@ class WorkerWorlds:
         rows = self._rows(worlds)
         lengths = {name: len(array) for name, array in state.items() if len(array) != len(rows)}
         if lengths:
-            raise HandoffError(f"workers: state with rows {lengths} for {len(rows)} worlds, expected one each.")
+            raise HandoffError(
+                f"workers: state with rows {lengths} for {len(rows)} worlds, expected one each."
+            )
         requests = {
-            worker.number: ("restore", {name: array[at] for name, array in state.items()}, local.tolist())
+            worker.number: (
+                "restore",
+                {name: array[at] for name, array in state.items()},
+                local.tolist(),
+            )
             for worker, at, local in self._shares(rows)
         }
         return self._observed(requests)
@@ -153,7 +168,8 @@ class WorkerWorlds:
         return rows
 
     def _shares(self, rows: np.ndarray) -> list[tuple[_Worker, np.ndarray, np.ndarray]]:
-        """Per worker that holds any of `rows`: positions in `rows`, and the worlds' numbers there."""
+        """Per worker that holds any of `rows`: positions in `rows`, and the worlds' numbers
+        there."""
         shares = []
         for worker in self._workers:
             at = np.flatnonzero(np.isin(rows, worker.worlds))
@@ -167,7 +183,8 @@ class WorkerWorlds:
         return _joined([self._observations[worker.number] for worker in self._workers])
 
     def _ask(self, requests: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        """Sends each worker its request at once and returns their answers, in the workers' order."""
+        """Sends each worker its request at once and returns their answers, in the workers'
+        order."""
         if not self._workers:
             raise HandoffError("workers: these worlds are closed. Make new ones.")
         asked = [worker for worker in self._workers if worker.number in requests]
@@ -179,7 +196,8 @@ class WorkerWorlds:
         return self._receive(asked)
 
     def _receive(self, workers: list[_Worker]) -> list[Any]:
-        """One answer of each; all are read before an error is raised, so that answers match later requests."""
+        """One answer of each; all are read before an error is raised, so that answers match later
+        requests."""
         answers, errors = [], []
         for worker in workers:
             try:
@@ -189,7 +207,9 @@ class WorkerWorlds:
                 continue
             if kind == "error":
                 errors.append(
-                    HandoffError(f"worker {worker.number} (its world 0 is world {worker.worlds[0]} of all): {answer}")
+                    HandoffError(
+                        f"worker {worker.number} (its world 0 is world {worker.worlds[0]} of all): {answer}"
+                    )
                 )
             answers.append(answer)
         if errors:
@@ -198,13 +218,18 @@ class WorkerWorlds:
 
 
 def _serve(make: Callable[[int], VecEnv], num_envs: int, connection: Connection) -> None:
-    """A worker's life: makes its worlds, then answers one request after another until told to close."""
+    """A worker's life: makes its worlds, then answers one request after another until told to
+    close."""
     try:
         env = make(num_envs)
     except HandoffError as error:
         _send(connection, ("error", str(error)))
         return
-    specs = {"observation_spec": dict(env.observation_spec), "action_spec": env.action_spec, "rate_hz": env.rate_hz}
+    specs = {
+        "observation_spec": dict(env.observation_spec),
+        "action_spec": env.action_spec,
+        "rate_hz": env.rate_hz,
+    }
     _send(connection, ("ready", specs))
     try:
         while True:
@@ -257,7 +282,13 @@ def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def _stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
     shape = np.max([part.shape[1:] for part in parts], axis=0) if parts[0].ndim > 1 else ()
     filled = [
-        np.pad(part, [(0, 0), *((0, int(most) - size) for most, size in zip(shape, part.shape[1:], strict=True))])
+        np.pad(
+            part,
+            [
+                (0, 0),
+                *((0, int(most) - size) for most, size in zip(shape, part.shape[1:], strict=True)),
+            ],
+        )
         for part in parts
     ]
     return np.concatenate(filled)

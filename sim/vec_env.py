@@ -1,4 +1,5 @@
-"""Episodes over any engine: seeds, time limits, automatic resets, chunks, save and restore, and a guard against NaN.
+"""Episodes over any engine: seeds, time limits, automatic resets, chunks, save and restore, and a
+guard against NaN.
 
 Everything that must mean the same on every engine is here, so that it is written and tested once.
 """
@@ -29,8 +30,8 @@ class WorldsConfig:
     """How episodes begin and end."""
 
     on_end: Literal["reset", "freeze"] = "reset"
-    """An ended world starts anew, from a seed derived from its own and the count of its episodes (training), or stays
-    as it is until `reset` (evaluation)."""
+    """An ended world starts anew, from a seed derived from its own and the count of its episodes
+    (training), or stays as it is until `reset` (evaluation)."""
     max_steps: int | None = None
     """Time limit [control periods]; None takes the task's own."""
     guard_steps: int = 8
@@ -40,7 +41,8 @@ class WorldsConfig:
 
 
 def next_seed(seed: int, episode: int) -> int:
-    """Seed of episode number `episode` (1 is the first automatic reset) of a world that was reset with `seed`."""
+    """Seed of episode number `episode` (1 is the first automatic reset) of a world that was reset
+    with `seed`."""
     return int(np.random.SeedSequence([seed, episode]).generate_state(1)[0] & 0x7FFFFFFF)
 
 
@@ -61,7 +63,9 @@ class Worlds:
         self.num_envs = engine.num_envs
         self.observation_spec, self.action_spec = engine.observation_spec, engine.action_spec
         self.rate_hz = engine.rate_hz
-        self.max_steps = engine.max_steps if self.config.max_steps is None else self.config.max_steps
+        self.max_steps = (
+            engine.max_steps if self.config.max_steps is None else self.config.max_steps
+        )
         if self.num_envs < 1 or self.max_steps < 1:
             raise HandoffError(
                 f"{engine.name}: {self.num_envs} worlds with a limit of {self.max_steps} steps, both must be >= 1."
@@ -104,7 +108,8 @@ class Worlds:
         return self._observation()
 
     def step(self, action: np.ndarray) -> Step:
-        """See `VecEnv.step`. After a world broke down the others have moved unseen: reset or restore all of them.
+        """See `VecEnv.step`. After a world broke down the others have moved unseen: reset or
+        restore all of them.
 
         Raises:
             HandoffError: wrong actions, or a world's numbers are no longer finite or sensible.
@@ -143,9 +148,14 @@ class Worlds:
         )
 
     def save(self) -> WorldState:
-        """See `VecEnv.save`. Beside the engine's fields these are `EPISODE_STATE` and what was last told."""
+        """See `VecEnv.save`. Beside the engine's fields these are `EPISODE_STATE` and what was last
+        told."""
         told = {LAST + name: array.copy() for name, array in _told(self._last()).items()}
-        return {**self.engine.save(), **{name: getattr(self, f"_{name}").copy() for name in EPISODE_STATE}, **told}
+        return {
+            **self.engine.save(),
+            **{name: getattr(self, f"_{name}").copy() for name in EPISODE_STATE},
+            **told,
+        }
 
     def restore(self, state: WorldState, worlds: Sequence[int] | None = None) -> Observation:
         """See `VecEnv.restore`.
@@ -164,10 +174,15 @@ class Worlds:
             )
         for name in EPISODE_STATE:
             getattr(self, f"_{name}")[rows] = state[name]
-        own = {name: array for name, array in state.items() if name not in EPISODE_STATE and not name.startswith(LAST)}
+        own = {
+            name: array
+            for name, array in state.items()
+            if name not in EPISODE_STATE and not name.startswith(LAST)
+        }
         self.engine.restore(rows, own)
         reading = self.engine.read()
-        # An engine may have stepped a frozen world on before it was saved; what such a world shows is its end.
+        # An engine may have stepped a frozen world on before it was saved; what such a world shows
+        # is its end.
         over = np.flatnonzero(state["ended"])
         for name, array in _told(reading).items():
             array[rows[over]] = state[LAST + name][over]
@@ -252,7 +267,9 @@ class Worlds:
     def _last(self) -> Reading:
         self._check_open()
         if self._reading is None:
-            raise HandoffError(f"{self.engine.name}: stepped before the first reset. Call reset(seeds) first.")
+            raise HandoffError(
+                f"{self.engine.name}: stepped before the first reset. Call reset(seeds) first."
+            )
         return self._reading
 
     def _check_open(self) -> None:
@@ -263,7 +280,9 @@ class Worlds:
         self._check_open()
         rows = np.arange(self.num_envs) if worlds is None else np.asarray(worlds, dtype=np.int64)
         if self._reading is None and len(rows) != self.num_envs:
-            raise HandoffError(f"{self.engine.name}: the first reset must start all {self.num_envs} worlds.")
+            raise HandoffError(
+                f"{self.engine.name}: the first reset must start all {self.num_envs} worlds."
+            )
         if len(np.unique(rows)) != len(rows) or (rows < 0).any() or (rows >= self.num_envs).any():
             raise HandoffError(
                 f"{self.engine.name}: worlds {rows.tolist()[:8]}, expected different numbers in 0..{self.num_envs - 1}."
@@ -274,7 +293,12 @@ class Worlds:
         """(N, H, A) of an action or a chunk."""
         size = self.action_spec.size
         chunk = action[:, None] if action.ndim == 2 else action
-        if chunk.ndim != 3 or chunk.shape[0] != self.num_envs or chunk.shape[1] < 1 or chunk.shape[2] != size:
+        if (
+            chunk.ndim != 3
+            or chunk.shape[0] != self.num_envs
+            or chunk.shape[1] < 1
+            or chunk.shape[2] != size
+        ):
             raise HandoffError(
                 f"{self.engine.name}: action of shape {action.shape}, expected ({self.num_envs}, {size}) or "
                 f"({self.num_envs}, H, {size}). Was the policy made for another task?"
@@ -301,7 +325,8 @@ def _told(reading: Reading) -> dict[str, np.ndarray]:
 
 
 def _kept(old: Reading | None, new: Reading, rows: np.ndarray) -> Reading:
-    """`new` in `rows`, `old` elsewhere; the arrays of `old` stay as they are, for a `Step` may still hold them."""
+    """`new` in `rows`, `old` elsewhere; the arrays of `old` stay as they are, for a `Step` may
+    still hold them."""
     if old is None or len(rows) == len(new.reward):
         return new
 
@@ -311,7 +336,9 @@ def _kept(old: Reading | None, new: Reading, rows: np.ndarray) -> Reading:
         return merged
 
     return Reading(
-        observation={name: merge(old.observation[name], now) for name, now in new.observation.items()},
+        observation={
+            name: merge(old.observation[name], now) for name, now in new.observation.items()
+        },
         reward=merge(old.reward, new.reward),
         terminated=merge(old.terminated, new.terminated),
         success=merge(old.success, new.success),

@@ -28,7 +28,8 @@ def sources(revision: str) -> dict[str, str]:
 
 
 def bodies(files: Mapping[str, str], renames: Mapping[str, str] | None = None) -> Counter[str]:
-    """Counts the top-level functions and classes and the methods, each as its syntax tree's dump."""
+    """Counts the top-level functions and classes and the methods, each as its syntax tree's
+    dump."""
     found: Counter[str] = Counter()
     for text in files.values():
         tree = _Bare(renames or {}).visit(ast.parse(text))
@@ -59,7 +60,11 @@ class _Bare(ast.NodeTransformer):
 def _says_nothing(node: ast.stmt) -> bool:
     if isinstance(node, ast.Import | ast.ImportFrom):
         return True
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _git(*command: str) -> str:
@@ -81,7 +86,9 @@ def main() -> None:
     for sign, only in (("-", before - after), ("+", after - before)):
         for body in sorted(only.elements()):
             print(sign, body.split(":")[0])
-    print(f"{before.total()} bodies before, {after.total()} after, {(before & after).total()} alike")
+    print(
+        f"{before.total()} bodies before, {after.total()} after, {(before & after).total()} alike"
+    )
 
 
 if __name__ == "__main__":

@@ -7,15 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-_OWN = (os.sched_getscheduler(0), os.sched_getparam(0)) if hasattr(os, "sched_getscheduler") else None
+_OWN = (
+    (os.sched_getscheduler(0), os.sched_getparam(0)) if hasattr(os, "sched_getscheduler") else None
+)
 """Scheduling of the thread in which tests run, as it was when they began."""
 
 
 @pytest.fixture(autouse=True)
 def _own_priority() -> Iterator[None]:
-    """Takes back the real-time priority that franky's constructor gives to the thread that calls it.
+    """Takes back the real-time priority that franky's constructor gives to the thread that calls
+    it.
 
-    Threads inherit it, and those of a later test would spin on all processors while the one they wait for never runs.
+    Threads inherit it, and those of a later test would spin on all processors while the one they
+    wait for never runs.
     """
     yield
     if _OWN is not None and os.sched_getscheduler(0) != _OWN[0]:

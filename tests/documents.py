@@ -14,7 +14,6 @@ DOCS = ROOT / "docs"
 NOTEBOOK = DOCS / "results" / "notebook"
 """The record of past days, with the names and commands of those days."""
 _FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-_INDENTED = re.compile(r"^(?: {4}|\t).*$", re.MULTILINE)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+?)(?: *\{[^}]*\})?$", re.MULTILINE)
@@ -30,7 +29,10 @@ class Block(NamedTuple):
 
 def pages() -> list[Path]:
     """README and every page of the site but the notebook."""
-    return [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if NOTEBOOK not in page.parents)]
+    return [
+        ROOT / "README.md",
+        *(page for page in sorted(DOCS.rglob("*.md")) if NOTEBOOK not in page.parents),
+    ]
 
 
 def name_of(page: Path) -> str:
@@ -45,12 +47,18 @@ def blocks(text: str) -> list[Block]:
 
 def spans(text: str) -> list[str]:
     """What stands in backticks within the prose of a page."""
-    return _SPAN.findall(_INDENTED.sub("", _FENCE.sub("", text)))
+    return _SPAN.findall(_FENCE.sub("", text))
 
 
 def commands(text: str, program: str) -> Iterator[list[str]]:
-    """The words behind every call of `program`: in code blocks, and in the prose where none is left open."""
-    lines = [line.strip() for block in blocks(text) if not block.language for line in block.text.splitlines()]
+    """The words behind every call of `program`: in code blocks, and in the prose where none is left
+    open."""
+    lines = [
+        line.strip()
+        for block in blocks(text)
+        if not block.language
+        for line in block.text.splitlines()
+    ]
     for line in lines:
         if line.removeprefix(".venv/bin/").split(" ")[0] == program:
             yield shlex.split(line, comments=True)[1:]
@@ -61,7 +69,8 @@ def commands(text: str, program: str) -> Iterator[list[str]]:
 
 
 def left_open(words: list[str]) -> bool:
-    """Whether a command has a word, such as TASK or N, in whose place the reader writes their own."""
+    """Whether a command has a word, such as TASK or N, in whose place the reader writes their
+    own."""
     return any(re.search(r"\b[A-Z]+\b|\.\.", word) for word in words)
 
 

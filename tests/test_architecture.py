@@ -12,7 +12,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("flows", "robots", "policies", "sim", "real")
-HEAVY = ("torch", "diffusers", "mujoco", "zarr", "onnxruntime", "franky", "gymnasium", "gym_pusht", "prefect")
+HEAVY = (
+    "torch",
+    "diffusers",
+    "mujoco",
+    "zarr",
+    "onnxruntime",
+    "franky",
+    "gymnasium",
+    "gym_pusht",
+    "prefect",
+)
 OPTIONAL = ("isaaclab", "mani_skill", "franky", "pyspacemouse")
 
 
@@ -35,7 +45,9 @@ def loaded_after(*command: str) -> set[str]:
     return set(line.split()[1:])
 
 
-@pytest.mark.parametrize("command", [("--help",), ("plan", "demo"), ("run", "demo", "pretrain.stepz=3")])
+@pytest.mark.parametrize(
+    "command", [("--help",), ("plan", "demo"), ("run", "demo", "pretrain.stepz=3")]
+)
 def test_light_commands_import_nothing_heavy(command: tuple[str, ...], tmp_path: Path) -> None:
     overrides = [f"runs={tmp_path}"] if command[0] != "--help" else []
     assert loaded_after(*command, *overrides).isdisjoint(HEAVY)
@@ -47,7 +59,11 @@ def test_vendor_packages_are_imported_inside_functions_only() -> None:
         for file in sources()
         for node in ast.parse(file.read_text()).body
         if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+        for name in (
+            [node.module]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
         if name and name.split(".")[0] in OPTIONAL
     ]
     assert offenders == []
@@ -64,7 +80,10 @@ def test_our_packages_are_imported_from_this_checkout() -> None:
     import flows
     import robots
 
-    assert [Path(package.__file__ or "").parent.parent for package in (flows, robots)] == [ROOT, ROOT]
+    assert [Path(package.__file__ or "").parent.parent for package in (flows, robots)] == [
+        ROOT,
+        ROOT,
+    ]
 
 
 def test_every_module_says_what_it_is() -> None:

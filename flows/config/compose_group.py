@@ -10,8 +10,11 @@ from typing import Any
 from robots.errors import HandoffError
 
 
-def composed(group: str, name: str, defaults: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Composes `configs/<group>/<name>.yaml` over `<group>_defaults`, which live in the configuration classes.
+def composed(
+    group: str, name: str, defaults: Mapping[str, Any], overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Composes `configs/<group>/<name>.yaml` over `<group>_defaults`, which live in the
+    configuration classes.
 
     Args:
         group: a folder of `configs/`.
@@ -43,7 +46,9 @@ def composed(group: str, name: str, defaults: Mapping[str, Any], overrides: Sequ
         values = OmegaConf.to_container(found, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         reason = str(error).splitlines()[0]
-        raise HandoffError(f"configs/{group}/{name}.yaml with {list(overrides)}: {reason}") from None
+        raise HandoffError(
+            f"configs/{group}/{name}.yaml with {list(overrides)}: {reason}"
+        ) from None
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 

@@ -34,7 +34,9 @@ def read_protocol(name: str) -> Protocol:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise HandoffError(f"protocol {path}: not YAML ({' '.join(str(error).split())}).") from None
     if not isinstance(values, dict):
-        raise HandoffError(f"protocol {path}: holds {type(values).__name__}, expected keys and values.")
+        raise HandoffError(
+            f"protocol {path}: holds {type(values).__name__}, expected keys and values."
+        )
     return validate(Protocol, values, path.name)
 
 

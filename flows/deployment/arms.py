@@ -1,4 +1,5 @@
-"""Arms at their tables: a simulated one behind the robot's network protocol, and the real one; sessions cannot tell."""
+"""Arms at their tables: a simulated one behind the robot's network protocol, and the real one;
+sessions cannot tell."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class DeploySession:
     first_seed: int = 0
     """Of the first start and of the policy's noise there; the simulated table is laid by it."""
     start: tuple[float, float] = (0.256, 0.400)
-    """Where an arm's pusher begins an episode [m], board; the simulated one begins where gym-pusht draws it."""
+    """Where an arm's pusher begins an episode [m], board; the simulated one begins where gym-pusht
+    draws it."""
     loop: LoopConfig = field(default_factory=lambda: LoopConfig(wait_for_policy=False))
     plane: PlaneConfig = field(default_factory=PlaneConfig)
     arm: FrankaConfig = field(default_factory=FrankaConfig)
@@ -67,7 +69,8 @@ class Bench(Protocol):
         ...
 
     def ready(self, arm: FrankaArm, oversight: Oversight) -> bool:
-        """Brings the connected arm to where an episode begins; False when the person ends the session meanwhile."""
+        """Brings the connected arm to where an episode begins; False when the person ends the
+        session meanwhile."""
         ...
 
     def clock(self, arm: FrankaArm) -> Clock:
@@ -80,7 +83,8 @@ class Bench(Protocol):
 
 
 class _Simulated:
-    """The twin: in lockstep, so that a busy computer makes it slow and not faulty, at the pace of the wall."""
+    """The twin: in lockstep, so that a busy computer makes it slow and not faulty, at the pace of
+    the wall."""
 
     robot = "fr3 twin"
     laid_by_hand = False
@@ -123,7 +127,10 @@ def simulated_bench(session: DeploySession) -> Iterator[Bench]:
     from sim.twin.push_t_world import PushTWorld
     from sim.twin.twin import start_twin
 
-    with processor_for_twin() as cpu, start_twin(replace(session.twin, cpu=cpu), PushTWorld) as twin:
+    with (
+        processor_for_twin() as cpu,
+        start_twin(replace(session.twin, cpu=cpu), PushTWorld) as twin,
+    ):
         yield _Simulated(session, twin)
 
 
@@ -151,7 +158,8 @@ class _AtArm:
         return FrankaArm(self._settings)
 
     def ready(self, arm: FrankaArm, oversight: Oversight) -> bool:
-        """See `Bench`: up, over whatever lies on the board, and down; it stands still on the way when it is to."""
+        """See `Bench`: up, over whatever lies on the board, and down; it stands still on the way
+        when it is to."""
 
         def halted() -> bool:
             oversight.look()
@@ -159,7 +167,13 @@ class _AtArm:
             return oversight.paused or oversight.stopped
 
         here, q = self._plane.position(arm.state().base_T_ee), self._q_centre
-        for xy, lift in ((here, 0.03), (here, CLEAR), (self._start, CLEAR), (self._start, 0.03), (self._start, 0.0)):
+        for xy, lift in (
+            (here, 0.03),
+            (here, CLEAR),
+            (self._start, CLEAR),
+            (self._start, 0.03),
+            (self._start, 0.0),
+        ):
             q = inverse_kinematics(self._plane.pose(xy, lift) @ np.linalg.inv(arm.flange_T_ee), q)
             while not arm.move_to_joints(q, halted):
                 if not await_go(oversight):

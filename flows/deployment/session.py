@@ -1,7 +1,8 @@
 """`handoff deploy GATE`: a released policy on an arm, with a person at the console beside it.
 
-Where no arm is named, a simulated FR3 behind the same network protocol takes its place: client, loop, limits, console
-and record are the same; `flows.deployment.arms` is all that differs. Nothing that did not pass a gate is run.
+Where no arm is named, a simulated FR3 behind the same network protocol takes its place: client,
+loop, limits, console and record are the same; `flows.deployment.arms` is all that differs. Nothing
+that did not pass a gate is run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.deployment.arms import WAIT_SECONDS, Bench, DeploySession, arm_bench, await_go, simulated_bench
+from flows.deployment.arms import (
+    WAIT_SECONDS,
+    Bench,
+    DeploySession,
+    arm_bench,
+    await_go,
+    simulated_bench,
+)
 from flows.session.config import HilOperator, HilWorld
 from real.deploy.cameras import CameraConfig
 from robots.config import to_plain, validate
@@ -81,11 +89,14 @@ def deploy_command(options: Namespace) -> None:
         cameras=cameras_of(options.camera or []),
         say=say,
     )
-    say(f"{made} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}")
+    say(
+        f"{made} episodes in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
+    )
 
 
 def compose_deploy(task: str, overrides: Sequence[str] = ()) -> DeploySession:
-    """`configs/deploy/<task>.yaml` over the defaults of the configuration classes, with Hydra overrides.
+    """`configs/deploy/<task>.yaml` over the defaults of the configuration classes, with Hydra
+    overrides.
 
     Raises:
         HandoffError: no such file, unknown key, or ill-typed value.
@@ -96,12 +107,14 @@ def compose_deploy(task: str, overrides: Sequence[str] = ()) -> DeploySession:
 
 
 def released_bundle(gate: Path) -> Path:
-    """The bundle that passed the gate whose artifact `gate` is; all files and digests of both are worked out anew.
+    """The bundle that passed the gate whose artifact `gate` is; all files and digests of both are
+    worked out anew.
 
     See `flows.runner.artifact.verify_artifact` for what that is good for, and what not.
 
     Raises:
-        HandoffError: not a gate's artifact, the bundle is gone or another by now, or either is not as it was sealed.
+        HandoffError: not a gate's artifact, the bundle is gone or another by now, or either is not
+            as it was sealed.
     """
     from flows.reports.explain import find_artifact
     from flows.runner.artifact import verify_artifact
@@ -115,7 +128,9 @@ def released_bundle(gate: Path) -> Path:
         )
     bundle = (found / manifest["input_paths"]["bundle"]).resolve()
     if verify_artifact(bundle)["digest"] != manifest["inputs"]["bundle"]:
-        raise HandoffError(f"{bundle}: is not the bundle that passed {gate}. Run the pipeline again.")
+        raise HandoffError(
+            f"{bundle}: is not the bundle that passed {gate}. Run the pipeline again."
+        )
     return bundle
 
 
@@ -129,7 +144,9 @@ def cameras_of(words: Sequence[str]) -> dict[str, CameraConfig]:
     for word in words:
         name, _, source = word.partition("=")
         if not name or not source or name in found:
-            raise HandoffError(f"--camera {word}: expected a new name and a source, e.g. front=0 or wrist=/dev/video2.")
+            raise HandoffError(
+                f"--camera {word}: expected a new name and a source, e.g. front=0 or wrist=/dev/video2."
+            )
         found[name] = CameraConfig(source=source)
     return found
 
@@ -150,7 +167,8 @@ def deploy(
     Args:
         session: arm, limits, rates.
         bundle: directory with `policy.onnx`.
-        out: folder of the store and of the console's log; a session that is run again goes on in it.
+        out: folder of the store and of the console's log; a session that is run again goes on in
+            it.
         console: where it listens.
         person: name that is recorded while nobody has control; empty: the login.
         episodes: after which it ends by itself; None: never.
@@ -158,9 +176,10 @@ def deploy(
         say: told the console's address and how every episode ended.
 
     Raises:
-        SafetyError: a limit or the robot ended an episode; what was recorded of it is in the store, as it is after
-            any other error in an episode.
-        HandoffError: a policy of another task, no arm or tracker there, a lost connection, or a store of other fields.
+        SafetyError: a limit or the robot ended an episode; what was recorded of it is in the store,
+            as it is after any other error in an episode.
+        HandoffError: a policy of another task, no arm or tracker there, a lost connection, or a
+            store of other fields.
     """
     from flows.session.viewer import drawn
     from flows.stages.deploy import EXTRA
@@ -172,9 +191,15 @@ def deploy(
 
     policy = OnnxPolicy(bundle / "policy.onnx")
     if policy.contract.task != "push_t":
-        raise HandoffError(f"{bundle}: a policy of task '{policy.contract.task}'; arms have a table for push_t alone.")
+        raise HandoffError(
+            f"{bundle}: a policy of task '{policy.contract.task}'; arms have a table for push_t alone."
+        )
     schema = deploy_schema(policy.contract, EXTRA, session.loop.stream_hz, overseen=True)
-    seconds = session.loop.max_steps / policy.contract.rate_hz + session.oversight.hold_seconds + SPARE_SECONDS
+    seconds = (
+        session.loop.max_steps / policy.contract.rate_hz
+        + session.oversight.hold_seconds
+        + SPARE_SECONDS
+    )
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
     simulated = not session.host
     out.mkdir(parents=True, exist_ok=True)
@@ -201,7 +226,8 @@ def next_episode(
     store: EpisodeStore,
     say: Callable[[str], None],
 ) -> bool:
-    """Waits for the person, runs an episode and tells how it ended; False when the session is over."""
+    """Waits for the person, runs an episode and tells how it ended; False when the session is
+    over."""
     if not await_go(shown.oversight):
         return False
     # What is to be done again stands in the store, too.
@@ -218,9 +244,15 @@ def next_episode(
 
 
 def run_overseen(
-    session: DeploySession, bench: Bench, policy: OnnxPolicy, shown: _Shown, seed: int, store: EpisodeStore
+    session: DeploySession,
+    bench: Bench,
+    policy: OnnxPolicy,
+    shown: _Shown,
+    seed: int,
+    store: EpisodeStore,
 ) -> Deployed:
-    """One episode; the arm is at rest and what was recorded is in the store when this returns or raises."""
+    """One episode; the arm is at rest and what was recorded is in the store when this returns or
+    raises."""
     from flows.stages.deploy import Scene
     from real.deploy.loop import run_episode
     from real.deploy.recording import Recording
@@ -307,7 +339,9 @@ def _told(number: int, ended: Deployed) -> str:
 class _Shown:
     """What person and policy are shown of arm and table, and the person."""
 
-    def __init__(self, session: DeploySession, policy: OnnxPolicy, person: str, bench: Bench) -> None:
+    def __init__(
+        self, session: DeploySession, policy: OnnxPolicy, person: str, bench: Bench
+    ) -> None:
         from flows.session.worlds import person_of
         from real.console.client import Line
         from real.console.console_operator import ConsoleOperator
@@ -322,11 +356,17 @@ class _Shown:
         self._q, self._pose = np.zeros(7), np.zeros(3)
         where, token = console_line()
         rate = policy.contract.rate_hz
-        line = Line(where, token, {"task": policy.contract.task, "stage": bench.robot, "rate_hz": rate})
+        line = Line(
+            where, token, {"task": policy.contract.task, "stage": bench.robot, "rate_hz": rate}
+        )
         line.start()
         name = person_of(HilOperator(kind="console", person=person))
-        self.operator = ConsoleOperator(STEPS, session.oversight.takeover, line, name, rate, self._scene)
-        self.oversight = Oversight(self.operator, session.oversight, self.plane, rate, self.operator.told)
+        self.operator = ConsoleOperator(
+            STEPS, session.oversight.takeover, line, name, rate, self._scene
+        )
+        self.oversight = Oversight(
+            self.operator, session.oversight, self.plane, rate, self.operator.told
+        )
 
     def hold(self, why: str) -> None:
         """Returns when the console holds; nothing moves before somebody says go on."""
@@ -346,4 +386,6 @@ class _Shown:
         from robots.wire.policy import pack
         from sim.tasks.push_t.geometry import base_pose_of_tee
 
-        return pack({"qpos": np.concatenate([self._q, base_pose_of_tee(self._pose)]), "goal": np.zeros(3)})
+        return pack(
+            {"qpos": np.concatenate([self._q, base_pose_of_tee(self._pose)]), "goal": np.zeros(3)}
+        )

@@ -1,4 +1,5 @@
-"""The actor's process of the stage `train`: a world, a person, the newest policy, and a record of all they do."""
+"""The actor's process of the stage `train`: a world, a person, the newest policy, and a record of
+all they do."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ from real.hil.journal import Journal
 from real.hil.learner_client import Link, LinkConfig
 from real.hil.rewards import DetectedReward, OwnReward
 from robots.control.gripper_commands import CommandedHand
-from robots.episodes.corrections import STREAM, EpisodeAssembler, Outcome, corrections_schema, open_corrections
+from robots.episodes.corrections import (
+    STREAM,
+    EpisodeAssembler,
+    Outcome,
+    corrections_schema,
+    open_corrections,
+)
 from robots.errors import words
 from robots.interfaces import Intervention, Label, Observation, Operator, Requests
 from robots.signals import delayed_signals
@@ -35,23 +42,38 @@ FLUSH_SECONDS = 30.0
 """For the learner to take what is committed, once the actor has ended."""
 
 
-def act(config: CorrectConfig, folder: Path, classifier: Path | None, uri: str, token: str, parent: Connection) -> None:
-    """Acts until the parent says `stop` or the person does; records episodes in `folder/store.zarr`.
+def act(
+    config: CorrectConfig,
+    folder: Path,
+    classifier: Path | None,
+    uri: str,
+    token: str,
+    parent: Connection,
+) -> None:
+    """Acts until the parent says `stop` or the person does; records episodes in
+    `folder/store.zarr`.
 
-    An episode that anything else ends, such as a lost sensor or a signal, is recorded up to there, with its fault.
-    Says to the parent `("status", line)` now and then and `("stopped",)` where the person wants to stop.
+    An episode that anything else ends, such as a lost sensor or a signal, is recorded up to there,
+    with its fault. Says to the parent `("status", line)` now and then and `("stopped",)` where the
+    person wants to stop.
     """
     with ExitStack() as stack:
-        env, engine = make_session_worlds(config.world, on_end="reset", endless=classifier is not None)
+        env, engine = make_session_worlds(
+            config.world, on_end="reset", endless=classifier is not None
+        )
         stack.enter_context(closing(env))
         operator = _Attended(make_operator(config.operator, engine), config.operator.half_life)
         stack.enter_context(closing(operator))
-        schema = corrections_schema(config.world.task, env.rate_hz, env.observation_spec, env.action_spec)
+        schema = corrections_schema(
+            config.world.task, env.rate_hz, env.observation_spec, env.action_spec
+        )
         store = stack.enter_context(open_corrections(folder / "store.zarr", schema))
         operator.steps = int(store.ends(STREAM)[-1]) if store.num_episodes else 0
         journal = stack.enter_context(Journal(folder / "actor"))
         link = stack.enter_context(Link(journal, LinkConfig(uri=uri), token, folder / "actor"))
-        recorder = _Recorder(EpisodeAssembler(store, 1, {"robot": ROBOT, "source": "training"}), operator)
+        recorder = _Recorder(
+            EpisodeAssembler(store, 1, {"robot": ROBOT, "source": "training"}), operator
+        )
 
         def watch(acted: Acted) -> None:
             with delayed_signals():
@@ -92,7 +114,8 @@ def act(config: CorrectConfig, folder: Path, classifier: Path | None, uri: str, 
 
 
 def learner_actions(spec: ActionSpec) -> Actions:
-    """Between the learner's actions and the world's: a hand is commanded, everything else is the same."""
+    """Between the learner's actions and the world's: a hand is commanded, everything else is the
+    same."""
     return CommandedHand(spec.size) if spec.names[-1:] == ("gripper",) else SameActions(spec.size)
 
 
@@ -105,7 +128,8 @@ def detected_reward(classifier: Path) -> DetectedReward:
 
 
 class _Attended:
-    """A person, from whom is noted when they stop, where episodes begin, and how their attention wanes."""
+    """A person, from whom is noted when they stop, where episodes begin, and how their attention
+    wanes."""
 
     def __init__(self, operator: Operator, half_life: int) -> None:
         self._operator, self._half_life = operator, half_life
@@ -157,7 +181,8 @@ class _Recorder:
         self._assembler, self._operator = assembler, operator
         self._solved, self._said = False, 0.0
         self._running: tuple[Observation, dict[str, Any]] | None = None
-        """What the running episode's last step led to, and its metadata up to then; None before its first step."""
+        """What the running episode's last step led to, and its metadata up to then; None before its
+        first step."""
 
     def __call__(self, acted: Acted) -> None:
         self._solved |= bool(acted.step.info["success"][0])
@@ -198,5 +223,9 @@ class _Recorder:
         if now - self._said >= SAY_SECONDS:
             self._said = now
             state = link.state
-            line = self._operator.status() if state.condition == "connected" else f"{state.condition} {state.trouble}"
+            line = (
+                self._operator.status()
+                if state.condition == "connected"
+                else f"{state.condition} {state.trouble}"
+            )
             parent.send(("status", line))

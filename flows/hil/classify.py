@@ -1,4 +1,5 @@
-"""Stage `classifier`: states of success, what else there is to see, and a detector that tells them apart."""
+"""Stage `classifier`: states of success, what else there is to see, and a detector that tells them
+apart."""
 
 from __future__ import annotations
 
@@ -24,27 +25,36 @@ MOST_EPISODES = 500
 COMMIT_BYTES = 2**18
 """Of episodes that are committed together: some dozen, which are soon made again."""
 SOURCES = ("policy", "corrected", "random", "leaving")
-"""Who acts in a policy's episodes, in turns: a clone of the demonstrations, the clone with a simulated person who
-corrects it, chance, and the scripted expert, who leaves what they have solved, waits beside it and returns, again and
-again. Without the last the learned policy finds the sides from which hardly a state beside success was seen, and stops
-there; without the waiting whatever stands still is taken for a success."""
+"""Who acts in a policy's episodes, in turns: a clone of the demonstrations, the clone with a
+simulated person who corrects it, chance, and the scripted expert, who leaves what they have solved,
+waits beside it and returns, again and again. Without the last the learned policy finds the sides
+from which hardly a state beside success was seen, and stops there; without the waiting whatever
+stands still is taken for a success."""
 LEAVES = 4
 """Control periods of leaving, as many of standing still there, and as many of returning."""
 ROUNDS = 10
 """Of leaving, standing still and returning in an episode."""
 
 
-def run(config: ClassifyConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
-    """Writes the classifier (`success.onnx` too), and what it learned from: `solved.zarr` and `policy.zarr`.
+def run(
+    config: ClassifyConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
+    """Writes the classifier (`success.onnx` too), and what it learned from: `solved.zarr` and
+    `policy.zarr`.
 
-    `inputs["clone"]` is a policy cloned from the demonstrations. Precision and recall are those of its held-out
-    episodes, none of which took part in learning or in the choice of the threshold.
+    `inputs["clone"]` is a policy cloned from the demonstrations. Precision and recall are those of
+    its held-out episodes, none of which took part in learning or in the choice of the threshold.
 
     Raises:
-        HandoffError: too few successes, no threshold is precise enough, or the person wants to stop.
+        HandoffError: too few successes, no threshold is precise enough, or the person wants to
+            stop.
     """
     from policies.rewards.success_classifier import load_classifier, to_onnx
-    from policies.rewards.train_success_classifier import join_steps, read_labelled_steps, train_success
+    from policies.rewards.train_success_classifier import (
+        join_steps,
+        read_labelled_steps,
+        train_success,
+    )
     from robots.storage.durable import write_atomically
 
     counts = _collect(config, inputs["clone"], out, progress)
@@ -59,7 +69,8 @@ def run(config: ClassifyConfig, inputs: dict[str, Path], out: Path, progress: Pr
 
 
 def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress) -> dict[str, int]:
-    """Records episodes of both kinds, going on from what is there; returns how many, and states of success."""
+    """Records episodes of both kinds, going on from what is there; returns how many, and states of
+    success."""
     from flows.session.episodes import Round
     from flows.session.worlds import make_operator, make_session_worlds, standing_still
     from robots.episodes.corrections import corrections_schema, open_corrections
@@ -69,7 +80,9 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
     longer = replace(config.world, max_steps=env.max_steps + 3 * LEAVES * ROUNDS)
     around, solver = make_session_worlds(longer, on_end="freeze", endless=True)
     with closing(env), closing(around):
-        schema = corrections_schema(config.world.task, env.rate_hz, env.observation_spec, env.action_spec)
+        schema = corrections_schema(
+            config.world.task, env.rate_hz, env.observation_spec, env.action_spec
+        )
         with (
             open_corrections(out / "solved.zarr", schema) as solved,
             open_corrections(out / "policy.zarr", schema) as made,
@@ -79,19 +92,27 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
                 still = standing_still(env.action_spec)
                 session = Round(env, person, still, pace=pace, linger=config.linger)
                 positives = _demonstrate(config, session, solved, progress)
-            # A clone that hardly ever succeeds alone would leave no success to judge by: so it is helped now and then.
+            # A clone that hardly ever succeeds alone would leave no success to judge by: so it is
+            # helped now and then.
             people = {
                 "policy": SimulatedOperator(engine, OperatorConfig(policy="never")),
                 "corrected": SimulatedOperator(engine, config.operator.simulated),
             }
-            policy, ways = _policy(clone, config), {"random": _random(env.action_spec), "leaving": _leaving(solver)}
+            policy, ways = (
+                _policy(clone, config),
+                {"random": _random(env.action_spec), "leaving": _leaving(solver)},
+            )
             with made.writer(COMMIT_BYTES) as writer:
                 for number in range(made.num_episodes, config.policy_episodes):
                     source = SOURCES[number % len(SOURCES)]
                     seed = config.first_seed + MOST_EPISODES + number
                     propose = ways[source](seed) if source in ways else policy
-                    worlds, linger = (around, around.max_steps) if source == "leaving" else (env, config.linger)
-                    session = Round(worlds, people.get(source, people["policy"]), propose, linger=linger)
+                    worlds, linger = (
+                        (around, around.max_steps) if source == "leaving" else (env, config.linger)
+                    )
+                    session = Round(
+                        worlds, people.get(source, people["policy"]), propose, linger=linger
+                    )
                     _record(session, made, writer, seed, source)
                     progress(number + 1, config.policy_episodes, "episodes of a policy")
             return {
@@ -102,7 +123,9 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
             }
 
 
-def _demonstrate(config: ClassifyConfig, session: Round, store: EpisodeStore, progress: Progress) -> int:
+def _demonstrate(
+    config: ClassifyConfig, session: Round, store: EpisodeStore, progress: Progress
+) -> int:
     """Records solved episodes until there are enough states of success; returns their number."""
     number, positives = store.num_episodes, _positives(store)
     with store.writer(COMMIT_BYTES) as writer:
@@ -113,12 +136,16 @@ def _demonstrate(config: ClassifyConfig, session: Round, store: EpisodeStore, pr
                     "Does the task's success last?"
                 )
             progress(positives, config.positives, "states of success")
-            positives += _record(session, store, writer, config.first_seed + number, "demonstration")
+            positives += _record(
+                session, store, writer, config.first_seed + number, "demonstration"
+            )
             number += 1
     return positives
 
 
-def _record(session: Round, store: EpisodeStore, writer: EpisodeWriter, seed: int, source: str) -> int:
+def _record(
+    session: Round, store: EpisodeStore, writer: EpisodeWriter, seed: int, source: str
+) -> int:
     """One episode; returns its states of success."""
     from flows.session.worlds import ROBOT
     from robots.episodes.corrections import EpisodeAssembler
@@ -148,7 +175,10 @@ def _policy(clone: Path, config: ClassifyConfig) -> Callable[[Observation], np.n
 
     torch.set_num_threads(1)
     policy = load_policy(clone)
-    specs = {name: term.spec for name, term in find_task(config.world.task, config.world.rate_hz).observations.items()}
+    specs = {
+        name: term.spec
+        for name, term in find_task(config.world.task, config.world.rate_hz).observations.items()
+    }
     vector = observation_vector(specs, config.world.observation_fields)
 
     def propose(observation: Observation) -> np.ndarray:
@@ -166,7 +196,8 @@ def _size(policy: Path) -> int:
 
 
 def _random(spec: Any) -> Callable[[int], Callable[[Observation], np.ndarray]]:
-    """For every seed a policy that goes one random way after another, each for a while: white noise goes nowhere."""
+    """For every seed a policy that goes one random way after another, each for a while: white noise
+    goes nowhere."""
     low, high = np.array(spec.low), np.array(spec.high)
 
     def seeded(seed: int) -> Callable[[Observation], np.ndarray]:
@@ -184,7 +215,8 @@ def _random(spec: Any) -> Callable[[int], Callable[[Observation], np.ndarray]]:
 
 
 def _leaving(engine: MujocoEngine) -> Callable[[int], Callable[[Observation], np.ndarray]]:
-    """For every seed the expert, who after the first success goes some random way, waits there, and returns."""
+    """For every seed the expert, who after the first success goes some random way, waits there, and
+    returns."""
     spec = engine.action_spec
     half = 0.5 * (np.array(spec.high) - np.array(spec.low))
     arm = np.array([name != "gripper" for name in spec.names])

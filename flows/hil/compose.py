@@ -20,7 +20,8 @@ _SHARED = {
 
 
 STARTS = 1_000_000
-"""Between the worlds' seeds of two sessions, which all lie below; those of protocols are between 100,000 and that."""
+"""Between the worlds' seeds of two sessions, which all lie below; those of protocols are between
+100,000 and that."""
 
 
 def compose_hil(task: str, overrides: Sequence[str] = ()) -> HilConfig:
@@ -41,7 +42,8 @@ def compose_hil(task: str, overrides: Sequence[str] = ()) -> HilConfig:
 
 
 def seeded(config: HilConfig) -> HilConfig:
-    """The session with its seed in every stage: weights, chance, and other starts than those of any other seed.
+    """The session with its seed in every stage: weights, chance, and other starts than those of any
+    other seed.
 
     Raises:
         HandoffError: a negative seed.
@@ -53,14 +55,20 @@ def seeded(config: HilConfig) -> HilConfig:
     far = STARTS * config.seed
 
     def learning(stage: Any) -> Any:
-        return replace(stage, training=replace(stage.training, seed=stage.training.seed + config.seed))
+        return replace(
+            stage, training=replace(stage.training, seed=stage.training.seed + config.seed)
+        )
 
     train, classifier = config.train, config.classifier
     return replace(
         config,
-        demonstrations=replace(config.demonstrations, first_seed=config.demonstrations.first_seed + far),
+        demonstrations=replace(
+            config.demonstrations, first_seed=config.demonstrations.first_seed + far
+        ),
         clone=learning(config.clone),
-        classifier=replace(classifier, first_seed=classifier.first_seed + far, train=learning(classifier.train)),
+        classifier=replace(
+            classifier, first_seed=classifier.first_seed + far, train=learning(classifier.train)
+        ),
         train=replace(
             train,
             seed=train.seed + config.seed,

@@ -1,4 +1,5 @@
-"""Everything a correction session can be told; each stage has a configuration of its own, so that its cache key is."""
+"""Everything a correction session can be told; each stage has a configuration of its own, so that
+its cache key is."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from sim.evaluation.evaluate import EvaluateConfig
 
 @config
 class Difference:
-    """An observed vector, or its difference from another, that the learner is shown at a scale of its own as well."""
+    """An observed vector, or its difference from another, that the learner is shown at a scale of
+    its own as well."""
 
     field: str
     other: str | None = None
@@ -57,23 +59,27 @@ class DemonstrateConfig:
 
 @config
 class ClassifyConfig:
-    """Stage `classifier`: labelled states, the classifier, and what it is worth on states that a policy made."""
+    """Stage `classifier`: labelled states, the classifier, and what it is worth on states that a
+    policy made."""
 
     world: HilWorld = field(default_factory=HilWorld)
     operator: HilOperator = field(default_factory=HilOperator)
     positives: int = 200
     """States of success from demonstrations, at least [C]."""
     linger: int = 10
-    """Control periods that an episode goes on after its first success: states of success are what is short."""
+    """Control periods that an episode goes on after its first success: states of success are what
+    is short."""
     policy_episodes: int = 60
-    """A quarter each of a policy cloned from the demonstrations, of the clone with corrections, of chance, and of the
-    expert who leaves success, waits and returns. They give the hard negatives, and the held-out states on which the
-    classifier is judged."""
+    """A quarter each of a policy cloned from the demonstrations, of the clone with corrections, of
+    chance, and of the expert who leaves success, waits and returns. They give the hard negatives,
+    and the held-out states on which the classifier is judged."""
     first_seed: int = 20_000
     train: TrainSuccessConfig = field(
         default_factory=lambda: TrainSuccessConfig(
             classifier=ClassifierConfig(
-                fields=("grasp_pose", "goal", "dq"), differences=(("grasp_pose", "goal"),), differences_only=True
+                fields=("grasp_pose", "goal", "dq"),
+                differences=(("grasp_pose", "goal"),),
+                differences_only=True,
             ),
             training=TrainingConfig(steps=1500, learning_rate=1e-3),
             precision=0.9,
@@ -102,11 +108,14 @@ class CorrectConfig:
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     demo_capacity: int = 50_000
     """Steps of demonstrations and corrections that are kept."""
-    online: OnlineConfig = field(default_factory=lambda: OnlineConfig(minibatches=2, updates_per_step=4.0))
+    online: OnlineConfig = field(
+        default_factory=lambda: OnlineConfig(minibatches=2, updates_per_step=4.0)
+    )
     """Updates that are owed when the steps are made are still made, so their number is finite."""
     backlog: int | None = None
-    """Updates that the learner may be behind before the actor holds still; None never stops the actor, as must be with
-    an arm or a person. A simulated session then learns the same amount on any machine."""
+    """Updates that the learner may be behind before the actor holds still; None never stops the
+    actor, as must be with an arm or a person. A simulated session then learns the same amount on
+    any machine."""
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(port=0))
     actor: ActorConfig = field(default_factory=ActorConfig)
     seed: int = 0
@@ -114,7 +123,8 @@ class CorrectConfig:
 
 @config
 class RolloutConfig:
-    """Stage `rollouts`: successful episodes of the learned policy, to learn from (RLDG, arXiv 2412.09858)."""
+    """Stage `rollouts`: successful episodes of the learned policy, to learn from (RLDG, arXiv
+    2412.09858)."""
 
     world: HilWorld = field(default_factory=HilWorld)
     episodes: int = 100
@@ -132,20 +142,27 @@ class HilConfig:
     """Of every stage; what the stages themselves say of it does not count, nor of the operator."""
     operator: HilOperator = field(default_factory=HilOperator)
     seed: int = 0
-    """Of the whole session: added to the seeds of learners and worlds. The protocol's starts do not depend on it."""
+    """Of the whole session: added to the seeds of learners and worlds. The protocol's starts do not
+    depend on it."""
     protocol: str | None = None
-    """Of the evaluations, a name in `configs/protocol/` or a path; None takes that of the session's own name."""
+    """Of the evaluations, a name in `configs/protocol/` or a path; None takes that of the session's
+    own name."""
     demonstrations: DemonstrateConfig = field(default_factory=DemonstrateConfig)
     clone: PretrainConfig = field(
         default_factory=lambda: PretrainConfig(
             policy=BehaviourCloningConfig(
-                observation_fields=(), anchor_field=None, head="mse", hidden=(256, 256), horizon=1, n_action_steps=1
+                observation_fields=(),
+                anchor_field=None,
+                head="mse",
+                hidden=(256, 256),
+                horizon=1,
+                n_action_steps=1,
             ),
             training=TrainingConfig(steps=1500, learning_rate=1e-3),
         )
     )
-    """Of the demonstrations; its states are the classifier's hard negatives. Without `observation_fields` it sees what
-    the learner sees; so does `pretrain`."""
+    """Of the demonstrations; its states are the classifier's hard negatives. Without
+    `observation_fields` it sees what the learner sees; so does `pretrain`."""
     classifier: ClassifyConfig = field(default_factory=ClassifyConfig)
     train: CorrectConfig = field(default_factory=CorrectConfig)
     evaluation_episodes: int = 100
@@ -157,13 +174,21 @@ class HilConfig:
     pretrain: PretrainConfig = field(
         default_factory=lambda: PretrainConfig(
             policy=DiffusionPolicyConfig(
-                observation_fields=(), anchor_field=None, horizon=8, n_action_steps=4, network=MlpConfig(width=256)
+                observation_fields=(),
+                anchor_field=None,
+                horizon=8,
+                n_action_steps=4,
+                network=MlpConfig(width=256),
             ),
             training=TrainingConfig(steps=8_000, learning_rate=1e-3),
         )
     )
-    distil: DistilConfig = field(default_factory=lambda: DistilConfig(training=_short(), targets=131_072))
-    export: ExportConfig = field(default_factory=lambda: ExportConfig(action_interface="cartesian_delta"))
+    distil: DistilConfig = field(
+        default_factory=lambda: DistilConfig(training=_short(), targets=131_072)
+    )
+    export: ExportConfig = field(
+        default_factory=lambda: ExportConfig(action_interface="cartesian_delta")
+    )
     gate: GateConfig = field(default_factory=GateConfig)
 
 

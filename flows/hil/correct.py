@@ -1,4 +1,5 @@
-"""Stage `train`: a policy that learns while it acts, and a person who corrects it, until its steps are made."""
+"""Stage `train`: a policy that learns while it acts, and a person who corrects it, until its steps
+are made."""
 
 from __future__ import annotations
 
@@ -19,11 +20,13 @@ LOOK_SECONDS = 0.05
 """Between two looks at the processes."""
 
 
-def run(config: CorrectConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: CorrectConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Writes the policy to `out`, every episode to `out/store.zarr`, and `learning.png`.
 
-    `inputs["demos"]` are demonstrations; `inputs["classifier"]`, where there is one, says what success is. A killed run
-    goes on: the learner from its checkpoint, the actor from its journal.
+    `inputs["demos"]` are demonstrations; `inputs["classifier"]`, where there is one, says what
+    success is. A killed run goes on: the learner from its checkpoint, the actor from its journal.
 
     Raises:
         HandoffError: what either process finds, or the person wants to stop.
@@ -33,7 +36,9 @@ def run(config: CorrectConfig, inputs: dict[str, Path], out: Path, progress: Pro
 
     classifier = inputs.get("classifier")
     if (config.reward == "classifier") != (classifier is not None):
-        raise HandoffError(f"train: the reward is '{config.reward}', but the classifier is {classifier}.")
+        raise HandoffError(
+            f"train: the reward is '{config.reward}', but the classifier is {classifier}."
+        )
     counters: dict[str, Any] = {}
     if not (out / CARD).exists():
         counters = _train(config, inputs["demos"], classifier, out, progress)
@@ -42,10 +47,14 @@ def run(config: CorrectConfig, inputs: dict[str, Path], out: Path, progress: Pro
                 shutil.copy(out / "learner" / name, out / name)
     figures = learning_figures(out / "store.zarr", inputs["demos"] / "store.zarr")
     draw_learning(out / "store.zarr", inputs["demos"] / "store.zarr", out / "learning.png")
-    # The artifact is the policy and the episodes; what a learner needs to go on is of no use to anyone else.
+    # The artifact is the policy and the episodes; what a learner needs to go on is of no use to
+    # anyone else.
     for name in ("learner", "actor"):
         shutil.rmtree(out / name, ignore_errors=True)
-    return {**{name: counters[name] for name in ("steps", "updates") if name in counters}, **figures}
+    return {
+        **{name: counters[name] for name in ("steps", "updates") if name in counters},
+        **figures,
+    }
 
 
 def _train(
@@ -82,8 +91,14 @@ def _train(
                     case ("status", line):
                         status = line
                     case ("stopped",):
-                        raise HandoffError("training: stopped by the person. Run the same command to go on.")
-            progress(min(counters.get("steps", 0), config.steps), config.steps, _note(counters, status, actor.done))
+                        raise HandoffError(
+                            "training: stopped by the person. Run the same command to go on."
+                        )
+            progress(
+                min(counters.get("steps", 0), config.steps),
+                config.steps,
+                _note(counters, status, actor.done),
+            )
             time.sleep(LOOK_SECONDS)
     finally:
         actor.end()

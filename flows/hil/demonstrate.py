@@ -14,8 +14,11 @@ MOST_ATTEMPTS = 5
 """Attempts per demonstration that is asked for, after which a scripted expert is given up."""
 
 
-def run(config: DemonstrateConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
-    """Writes `out/store.zarr` (successful episodes) and `out/dropped.zarr` (all others); goes on from what is there.
+def run(
+    config: DemonstrateConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
+    """Writes `out/store.zarr` (successful episodes) and `out/dropped.zarr` (all others); goes on
+    from what is there.
 
     Raises:
         HandoffError: the expert hardly ever succeeds, or the person wants to stop.
@@ -26,14 +29,19 @@ def run(config: DemonstrateConfig, inputs: dict[str, Path], out: Path, progress:
 
     env, engine = make_session_worlds(config.world, on_end="freeze")
     with closing(env):
-        schema = corrections_schema(config.world.task, env.rate_hz, env.observation_spec, env.action_spec)
+        schema = corrections_schema(
+            config.world.task, env.rate_hz, env.observation_spec, env.action_spec
+        )
         with (
             open_corrections(out / "store.zarr", schema) as kept,
             open_corrections(out / "dropped.zarr", schema) as dropped,
             closing(make_operator(config.operator, engine, demonstrates=True)) as operator,
         ):
             about = {"robot": ROBOT, "source": "demonstration"}
-            writers = {True: EpisodeAssembler(kept, 1, about), False: EpisodeAssembler(dropped, 1, about)}
+            writers = {
+                True: EpisodeAssembler(kept, 1, about),
+                False: EpisodeAssembler(dropped, 1, about),
+            }
 
             def say(text: str) -> None:
                 progress(kept.num_episodes, config.episodes, text)

@@ -1,4 +1,5 @@
-"""The learner's process of the stage `train`: SAC with a demonstration buffer, and its policy as a directory."""
+"""The learner's process of the stage `train`: SAC with a demonstration buffer, and its policy as a
+directory."""
 
 from __future__ import annotations
 
@@ -22,11 +23,17 @@ SAY_SECONDS = 0.2
 
 
 def learn(
-    config: CorrectConfig, folder: Path, demonstrations: Path, action: ActionSpec, token: str, parent: Connection
+    config: CorrectConfig,
+    folder: Path,
+    demonstrations: Path,
+    action: ActionSpec,
+    token: str,
+    parent: Connection,
 ) -> None:
     """Learns until all steps and the updates owed for them are made; writes the policy to `folder`.
 
-    Says to the parent `("ready", port)`, `("counters", ...)` now and then, and `("enough",)` once the actor may end.
+    Says to the parent `("ready", port)`, `("counters", ...)` now and then, and `("enough",)` once
+    the actor may end.
 
     Raises:
         HandoffError: it was asked to end before.
@@ -89,7 +96,11 @@ def _ended_early(config: CorrectConfig, steps: int) -> HandoffError:
 
 
 def new_learner(
-    config: CorrectConfig, size: int, action: ActionSpec, steps: list[Steps], fields: dict[str, FieldSpec]
+    config: CorrectConfig,
+    size: int,
+    action: ActionSpec,
+    steps: list[Steps],
+    fields: dict[str, FieldSpec],
 ) -> Any:
     """The learner before its first update, its normalisation fitted to the demonstrations.
 
@@ -119,12 +130,17 @@ def new_learner(
     )
     learner = sac_learner(sac, sizes, config.seed)
     seen = np.concatenate([episode.observation for episode in steps])
-    learner.networks.features.fit(torch.from_numpy(seen.min(axis=0)), torch.from_numpy(seen.max(axis=0)))
+    learner.networks.features.fit(
+        torch.from_numpy(seen.min(axis=0)), torch.from_numpy(seen.max(axis=0))
+    )
     return learner
 
 
-def demonstration_steps(store: EpisodeStore, config: CorrectConfig, action: ActionSpec) -> Iterator[Steps]:
-    """The demonstrations as the learner takes them, an episode at a time: reward 1 at success and 0 elsewhere."""
+def demonstration_steps(
+    store: EpisodeStore, config: CorrectConfig, action: ActionSpec
+) -> Iterator[Steps]:
+    """The demonstrations as the learner takes them, an episode at a time: reward 1 at success and 0
+    elsewhere."""
     from flows.hil.actor_process import learner_actions
 
     actions: Actions = learner_actions(action)
@@ -150,7 +166,9 @@ def demonstration_steps(store: EpisodeStore, config: CorrectConfig, action: Acti
         )
 
 
-def save_learned(folder: Path, config: CorrectConfig, learner: Any, store: EpisodeStore, version: int) -> None:
+def save_learned(
+    folder: Path, config: CorrectConfig, learner: Any, store: EpisodeStore, version: int
+) -> None:
     """Writes the learned policy into the directory `folder`."""
     from policies.card import PolicyCard
     from policies.families.rl_actor import save_actor
@@ -171,7 +189,9 @@ def save_learned(folder: Path, config: CorrectConfig, learner: Any, store: Episo
     save_actor(folder, policy, Parameters(version, card, arrays))
 
 
-def _taken(config: CorrectConfig, fields: dict[str, FieldSpec], shown: Difference) -> tuple[int, int, int, float]:
+def _taken(
+    config: CorrectConfig, fields: dict[str, FieldSpec], shown: Difference
+) -> tuple[int, int, int, float]:
     begin = _begin(config, fields, shown.field, shown.entries)
     other = -1 if shown.other is None else _begin(config, fields, shown.other, shown.entries)
     return begin, other, shown.entries, shown.scale

@@ -1,4 +1,5 @@
-"""How a session went: success with its interval, corrections and cycle time, from the recorded episodes."""
+"""How a session went: success with its interval, corrections and cycle time, from the recorded
+episodes."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def read_history(path: Path) -> History:
 
 
 def learning_figures(path: Path, demonstrations: Path) -> dict[str, Any]:
-    """The last 20 episodes of the training in the store at `path`, and what its reward's word was worth."""
+    """The last 20 episodes of the training in the store at `path`, and what its reward's word was
+    worth."""
     history, shown = read_history(path), read_history(demonstrations)
     last = slice(-WINDOW, None)
     solved, count = int(history.success[last].sum()), len(history.success[last])
@@ -69,7 +71,8 @@ def learning_figures(path: Path, demonstrations: Path) -> dict[str, Any]:
 
 
 def draw_learning(path: Path, demonstrations: Path, picture: Path) -> None:
-    """Three panels over the control steps: success of the last 20 episodes, corrections, cycle time."""
+    """Three panels over the control steps: success of the last 20 episodes, corrections, cycle
+    time."""
     from matplotlib.figure import Figure
 
     history, shown = read_history(path), read_history(demonstrations)
@@ -81,11 +84,19 @@ def draw_learning(path: Path, demonstrations: Path, picture: Path) -> None:
     success.plot(history.steps, [k / n for k, n in counts], color="#1769aa")
     success.fill_between(history.steps, bounds[:, 0], bounds[:, 1], alpha=0.2, color="#1769aa")
     success.set(ylabel=f"success, last {WINDOW}\n(95 % Wilson interval)", ylim=(-0.02, 1.02))
-    corrected.plot(history.steps, [_mean(_weighted(history, part)) for part in windows], color="#e4572e")
+    corrected.plot(
+        history.steps, [_mean(_weighted(history, part)) for part in windows], color="#e4572e"
+    )
     corrected.axhline(0.05, color="black", linestyle="--", linewidth=1)
     corrected.set(ylabel=f"share of steps corrected,\nlast {WINDOW} episodes", ylim=(-0.02, 1.02))
     solved = history.success
-    cycle.plot(history.steps[solved], history.length[solved] / history.rate_hz, ".", markersize=4, color="#1769aa")
+    cycle.plot(
+        history.steps[solved],
+        history.length[solved] / history.rate_hz,
+        ".",
+        markersize=4,
+        color="#1769aa",
+    )
     demonstrated = _mean(shown.length) / shown.rate_hz
     cycle.axhline(demonstrated, color="black", linestyle="--", linewidth=1, label="demonstrations")
     cycle.set(ylabel="time to success [s]", xlabel="control steps", ylim=(0.0, None))
@@ -94,9 +105,14 @@ def draw_learning(path: Path, demonstrations: Path, picture: Path) -> None:
 
 
 def _weighted(history: History, part: slice) -> np.ndarray:
-    """Mean share of corrected steps, each episode by its length, as an array of one; empty of nothing."""
+    """Mean share of corrected steps, each episode by its length, as an array of one; empty of
+    nothing."""
     length = history.length[part]
-    return np.array([np.average(history.corrected[part], weights=length)]) if len(length) else np.empty(0)
+    return (
+        np.array([np.average(history.corrected[part], weights=length)])
+        if len(length)
+        else np.empty(0)
+    )
 
 
 def _mean(values: np.ndarray) -> float:

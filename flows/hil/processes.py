@@ -1,6 +1,8 @@
-"""The two processes of the stage `train`: started, listened to, started again when they are killed, and ended.
+"""The two processes of the stage `train`: started, listened to, started again when they are killed,
+and ended.
 
-Each end of a pipe says what the other must know; data go from actor to learner over their own websocket.
+Each end of a pipe says what the other must know; data go from actor to learner over their own
+websocket.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class Side:
         arguments: picklable; may be replaced before a restart.
     """
 
-    def __init__(self, name: str, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, name: str, function: Callable[..., None], arguments: tuple[Any, ...]
+    ) -> None:
         self.name, self._function, self.arguments = name, function, arguments
         self._context = multiprocessing.get_context("spawn")
         self._restarts = 0
@@ -45,7 +49,9 @@ class Side:
         """Starts the process, which inherits the lock of the artifact that it writes into."""
         self._pipe, there = self._context.Pipe()
         arguments = (there, inheritable_lock(), self._function, self.arguments)
-        self.process = self._context.Process(target=work, args=arguments, name=f"handoff-{self.name}")
+        self.process = self._context.Process(
+            target=work, args=arguments, name=f"handoff-{self.name}"
+        )
         self.process.start()
         there.close()
 
@@ -58,7 +64,8 @@ class Side:
             return
 
     def hear(self) -> list[Any]:
-        """Messages that have come, of a process that was never started none; starts a killed process again.
+        """Messages that have come, of a process that was never started none; starts a killed
+        process again.
 
         Raises:
             HandoffError: what the process raised, or it was killed too often.
@@ -100,8 +107,14 @@ class Side:
         self.start()
 
 
-def work(there: Connection, lock: WriteLock | None, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """The process: calls `function(*arguments, there)`; ends with whoever started it, and holds `lock` until then."""
+def work(
+    there: Connection,
+    lock: WriteLock | None,
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+) -> None:
+    """The process: calls `function(*arguments, there)`; ends with whoever started it, and holds
+    `lock` until then."""
     end_with_parent()
     try:
         with raising_signals(), nullcontext() if lock is None else lock.held():

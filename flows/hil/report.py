@@ -1,4 +1,5 @@
-"""A session's results: `summary.json` and a page of figures, with pictures and videos beside the artifacts."""
+"""A session's results: `summary.json` and a page of figures, with pictures and videos beside the
+artifacts."""
 
 from __future__ import annotations
 
@@ -17,8 +18,11 @@ from robots.storage.durable import write_atomically
 PICTURES = (".png", ".svg")
 
 
-def write_session(name: str, config: HilConfig, outcomes: Mapping[str, Outcome], out: Path, seconds: float) -> None:
-    """Writes `summary.json`, links to the artifacts and `report.html` of the stages that have run."""
+def write_session(
+    name: str, config: HilConfig, outcomes: Mapping[str, Outcome], out: Path, seconds: float
+) -> None:
+    """Writes `summary.json`, links to the artifacts and `report.html` of the stages that have
+    run."""
     rows = {stage: _row(stage, outcome, out) for stage, outcome in outcomes.items()}
     summary = {
         "task": name,
@@ -62,7 +66,11 @@ def _figures(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "parity": ("gate", "parity"),
         "student_speedup": ("gate", "speedup"),
     }
-    return {name: stages[stage][key] for name, (stage, key) in wanted.items() if key in stages.get(stage, {})}
+    return {
+        name: stages[stage][key]
+        for name, (stage, key) in wanted.items()
+        if key in stages.get(stage, {})
+    }
 
 
 def _page(summary: Mapping[str, Any], out: Path) -> Iterator[str]:

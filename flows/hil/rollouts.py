@@ -1,4 +1,5 @@
-"""Stage `rollouts`: successful episodes of a learned policy, to teach another one (RLDG, arXiv 2412.09858)."""
+"""Stage `rollouts`: successful episodes of a learned policy, to teach another one (RLDG, arXiv
+2412.09858)."""
 
 from __future__ import annotations
 
@@ -21,8 +22,11 @@ ENOUGH = 3 * BATCH
 """Attempts before the success rate is judged."""
 
 
-def run(config: RolloutConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
-    """Writes `out/store.zarr` with the successful episodes of `inputs["policy"]`; goes on from what is there.
+def run(
+    config: RolloutConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
+    """Writes `out/store.zarr` with the successful episodes of `inputs["policy"]`; goes on from what
+    is there.
 
     Raises:
         HandoffError: the policy succeeds too rarely.
@@ -64,12 +68,23 @@ def run(config: RolloutConfig, inputs: dict[str, Path], out: Path, progress: Pro
             solved = [episode for episode in episodes if episode.success]
             with store.writer() as writer:
                 for episode in solved[: config.episodes - store.num_episodes]:
-                    about = {"seed": episode.seed, "success": True, "source": "rollout", "policy": digest}
-                    writer.append({"policy": episode.trajectory or {}}, {**about, "attempts": attempts})
+                    about = {
+                        "seed": episode.seed,
+                        "success": True,
+                        "source": "rollout",
+                        "policy": digest,
+                    }
+                    writer.append(
+                        {"policy": episode.trajectory or {}}, {**about, "attempts": attempts}
+                    )
             progress(store.num_episodes, config.episodes, f"{len(solved)} of {BATCH} solved")
         frames = int(store.ends("policy")[-1])
         seconds = frames / store.num_episodes / env.rate_hz
-        return {"episodes": store.num_episodes, "frames": frames, "seconds_per_episode": round(seconds, 3)}
+        return {
+            "episodes": store.num_episodes,
+            "frames": frames,
+            "seconds_per_episode": round(seconds, 3),
+        }
 
 
 def _schema(task: str, env: VecEnv) -> EpisodeSchema:
@@ -77,6 +92,8 @@ def _schema(task: str, env: VecEnv) -> EpisodeSchema:
     from robots.spec import FieldSpec
 
     spec = env.action_spec
-    action = FieldSpec(shape=(spec.size,), unit=spec.unit, about=f"{spec.interface}: {', '.join(spec.names)}")
+    action = FieldSpec(
+        shape=(spec.size,), unit=spec.unit, about=f"{spec.interface}: {', '.join(spec.names)}"
+    )
     stream = StreamSpec(rate_hz=env.rate_hz, fields={**env.observation_spec, "action": action})
     return EpisodeSchema(name=task, streams={"policy": stream})

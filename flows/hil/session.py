@@ -1,13 +1,18 @@
-"""`handoff hil TASK`: from no data to a policy that a person has corrected, and on to a gated one-step student.
+"""`handoff hil TASK`: from no data to a policy that a person has corrected, and on to a gated
+one-step student.
 
 demonstrations ─┬─> clone ─> classifier ─┐
                 └────────────────────────┴─> train ─┬─> evaluate
-                                                    └─> rollouts ─> pretrain ─┬─> distil ─┬─> export ─────────┬─> gate
-                                                                              │           └─> evaluate_student│
-                                                                              └─> export_teacher ─────────────┘
+                                                    └─> rollouts ─> pretrain ─┬─> distil ─┬─> export
+                                                    ─────────┬─> gate
+                                                                              │           └─>
+                                                                              evaluate_student│ └─>
+                                                                              export_teacher
+                                                                              ─────────────┘
 
-The stages are those of any pipeline, cached by content and resumed where they were killed. They run one after another
-in this terminal, without Prefect: a person is at it, and a server has nothing to schedule.
+The stages are those of any pipeline, cached by content and resumed where they were killed. They run
+one after another in this terminal, without Prefect: a person is at it, and a server has nothing to
+schedule.
 """
 
 from __future__ import annotations
@@ -28,7 +33,8 @@ if TYPE_CHECKING:
 
 
 def hil_command(options: Namespace) -> None:
-    """`handoff hil`: options `task`, `overrides`, `operator`, `person`, `out`, `steps` and `seed`."""
+    """`handoff hil`: options `task`, `overrides`, `operator`, `person`, `out`, `steps` and
+    `seed`."""
     from rich.console import Console
 
     from flows.hil.compose import compose_hil
@@ -57,11 +63,16 @@ def hil_command(options: Namespace) -> None:
     else:
         _tell_bindings(config, console)
         summary = run_session(options.task, config, out)
-    console.print(f"summary  {summary}\nreport   {summary.with_name('report.html')}", highlight=False, soft_wrap=True)
+    console.print(
+        f"summary  {summary}\nreport   {summary.with_name('report.html')}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def run_session(name: str, config: HilConfig, out: Path, *, isolate: bool = True) -> Path:
-    """Runs the session's stages, those that are finished from the cache; returns the path of `summary.json`.
+    """Runs the session's stages, those that are finished from the cache; returns the path of
+    `summary.json`.
 
     Args:
         name: of the task's protocol, for evaluations.
@@ -70,7 +81,8 @@ def run_session(name: str, config: HilConfig, out: Path, *, isolate: bool = True
         isolate: see `run_stage`.
 
     Raises:
-        HandoffError: a stage failed or the person stopped; finished stages stay, the running one is gone on with.
+        HandoffError: a stage failed or the person stopped; finished stages stay, the running one is
+            gone on with.
     """
     from flows.hil.report import write_session
     from flows.runner.display import Display
@@ -95,12 +107,25 @@ def hil_stages(name: str, config: HilConfig) -> list[Stage]:
 
     config = seeded(config)
     shared: Any = {"world": config.world, "operator": config.operator}
-    demos = Stage("demonstrations", "episodes", "flows.hil.demonstrate", replace(config.demonstrations, **shared))
+    demos = Stage(
+        "demonstrations",
+        "episodes",
+        "flows.hil.demonstrate",
+        replace(config.demonstrations, **shared),
+    )
     found, inputs = [demos], {"demos": demos}
     if config.train.reward == "classifier":
-        clone = Stage("clone", "policy", "flows.stages.pretrain", seeing(config.world, config.clone), {"demos": demos})
+        clone = Stage(
+            "clone",
+            "policy",
+            "flows.stages.pretrain",
+            seeing(config.world, config.clone),
+            {"demos": demos},
+        )
         settings = replace(config.classifier, **shared)
-        classifier = Stage("classifier", "classifier", "flows.hil.classify", settings, {"clone": clone})
+        classifier = Stage(
+            "classifier", "classifier", "flows.hil.classify", settings, {"clone": clone}
+        )
         found += [clone, classifier]
         inputs["classifier"] = classifier
     learned = Stage("train", "policy", "flows.hil.correct", replace(config.train, **shared), inputs)
@@ -115,24 +140,45 @@ def hil_stages(name: str, config: HilConfig) -> list[Stage]:
 
 
 def _distilled(config: HilConfig, learned: Stage, evaluate: Any) -> list[Stage]:
-    """What RLDG adds: a generative policy from the learned one's successes, in one step, exported and gated."""
+    """What RLDG adds: a generative policy from the learned one's successes, in one step, exported
+    and gated."""
     from flows.session.worlds import seeing
 
     settings = replace(config.rollouts, world=config.world)
     demos = Stage("rollouts", "episodes", "flows.hil.rollouts", settings, {"policy": learned})
     pretraining = seeing(config.world, config.pretrain)
     teacher = Stage("pretrain", "policy", "flows.stages.pretrain", pretraining, {"demos": demos})
-    student = Stage("distil", "policy", "flows.stages.distil", config.distil, {"demos": demos, "teacher": teacher})
+    student = Stage(
+        "distil",
+        "policy",
+        "flows.stages.distil",
+        config.distil,
+        {"demos": demos, "teacher": teacher},
+    )
 
     def export(name: str, policy: Stage) -> Stage:
-        return Stage(name, "bundle", "flows.stages.export", config.export, {"demos": demos, "policy": policy})
+        return Stage(
+            name, "bundle", "flows.stages.export", config.export, {"demos": demos, "policy": policy}
+        )
 
     bundle, reference = export("export", student), export("export_teacher", teacher)
-    gated = Stage("gate", "gate", "flows.stages.gate", config.gate, {"bundle": bundle, "reference": reference})
-    return [demos, teacher, student, bundle, reference, gated, evaluate("evaluate_student", student)]
+    gated = Stage(
+        "gate", "gate", "flows.stages.gate", config.gate, {"bundle": bundle, "reference": reference}
+    )
+    return [
+        demos,
+        teacher,
+        student,
+        bundle,
+        reference,
+        gated,
+        evaluate("evaluate_student", student),
+    ]
 
 
-def _run_shown(stage: Stage, outcomes: dict[str, Outcome], out: Path, display: Display, isolate: bool) -> Outcome:
+def _run_shown(
+    stage: Stage, outcomes: dict[str, Outcome], out: Path, display: Display, isolate: bool
+) -> Outcome:
     inputs = {name: outcomes[upstream.name].artifact for name, upstream in stage.inputs.items()}
     progress = display.started(stage.name)
     try:

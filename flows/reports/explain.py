@@ -18,7 +18,9 @@ def find_artifact(path: Path) -> Path:
         HandoffError: the path does not exist or belongs to no artifact.
     """
     if not path.exists():
-        raise HandoffError(f"{path} does not exist. Artifacts lie under runs/artifacts, links to them in runs/demo.")
+        raise HandoffError(
+            f"{path} does not exist. Artifacts lie under runs/artifacts, links to them in runs/demo."
+        )
     resolved = path.resolve()
     for candidate in (resolved, *resolved.parents):
         if (candidate / "manifest.json").exists():
@@ -31,11 +33,12 @@ def explain(path: Path, *, verify: bool = False) -> str:
 
     Args:
         path: an artifact directory, or any file inside one.
-        verify: also re-hash every file on the chain, and compare all digests. An artifact of an older version has no
-            digest of its manifest; its line says so.
+        verify: also re-hash every file on the chain, and compare all digests. An artifact of an
+            older version has no digest of its manifest; its line says so.
 
     Raises:
-        HandoffError: there is no such artifact, or with `verify`, one on the chain is not as it was sealed.
+        HandoffError: there is no such artifact, or with `verify`, one on the chain is not as it was
+            sealed.
     """
     return "\n".join(_lines(find_artifact(path), "", verify, set()))
 
@@ -60,7 +63,11 @@ def _lines(path: Path, indent: str, verify: bool, seen: set[Path]) -> Iterator[s
 
 def _verified(path: Path) -> str:
     manifest = verify_files(path)
-    return "  verified" if MANIFEST_DIGEST in manifest else "  files verified; an older manifest, which has no digest"
+    return (
+        "  verified"
+        if MANIFEST_DIGEST in manifest
+        else "  files verified; an older manifest, which has no digest"
+    )
 
 
 def _check_input(path: Path, label: str, digest: str, source: Path) -> None:

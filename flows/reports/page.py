@@ -1,4 +1,5 @@
-"""The HTML report of a run: one self-contained page of figures, with pictures and videos beside the artifacts."""
+"""The HTML report of a run: one self-contained page of figures, with pictures and videos beside the
+artifacts."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ PICTURES = (".png", ".jpg", ".svg")
 
 
 def write_report(path: Path, summary: Summary) -> None:
-    """Writes the report; pictures and videos are linked relative to it, so the runs folder can be moved as a whole."""
+    """Writes the report; pictures and videos are linked relative to it, so the runs folder can be
+    moved as a whole."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text("\n".join(_page(path, summary)))
     temporary.replace(path)
@@ -32,7 +34,9 @@ def _page(path: Path, summary: Summary) -> Iterator[str]:
     for result in summary.stages:
         yield _row(result)
     yield "</table>"
-    yield from _comparison(summary.metrics, any(result.name == "pretrain_student" for result in summary.stages))
+    yield from _comparison(
+        summary.metrics, any(result.name == "pretrain_student" for result in summary.stages)
+    )
     for result in summary.stages:
         yield from _stage(path.parent, result)
     yield "</html>"
@@ -59,18 +63,26 @@ def _row(result: StageResult) -> str:
     from flows.reports.results import describe
 
     spent = f"{result.computed_seconds:.1f} s"
-    cells = (result.name, html.escape(describe(result.name, result.metrics)), spent, "yes" if result.cached else "no")
+    cells = (
+        result.name,
+        html.escape(describe(result.name, result.metrics)),
+        spent,
+        "yes" if result.cached else "no",
+    )
     return "<tr>" + "".join(f"<td>{cell}" for cell in cells) + "</tr>"
 
 
 def _comparison(metrics: Mapping[str, Any], taught: bool) -> Iterator[str]:
-    """Teacher, student and the negative control under one protocol and the same seeds; a student that was taught in its
-    own states is compared with what it was before."""
+    """Teacher, student and the negative control under one protocol and the same seeds; a student
+    that was taught in its own states is compared with what it was before."""
     rows = (
         ("before practice", "pretrained"),
         ("teacher" if taught else "teacher, ten steps", "pusht"),
         ("student" if taught else "student, one step", "student"),
-        ("control: the student untaught" if taught else "control: teacher in one step", "one_step_control"),
+        (
+            "control: the student untaught" if taught else "control: teacher in one step",
+            "one_step_control",
+        ),
     )
     present = [(label, key) for label, key in rows if metrics.get(f"{key}_score") is not None]
     if not present:
@@ -108,5 +120,9 @@ def _stage(folder: Path, result: StageResult) -> Iterator[str]:
 def _pretty(manifest: Mapping[str, Any]) -> str:
     import json
 
-    shown = {"config": manifest["config"], "metrics": manifest["metrics"], "environment": manifest["environment"]}
+    shown = {
+        "config": manifest["config"],
+        "metrics": manifest["metrics"],
+        "environment": manifest["environment"],
+    }
     return html.escape(json.dumps(shown, indent=2))

@@ -56,7 +56,8 @@ class Summary:
     def ended(self, started: float, now: float) -> Summary:
         """The same with the times of the whole run, from `started` to `now` [s since the epoch].
 
-        All the time in which no stage was at work counts as Prefect's share, its import and its server's start too.
+        All the time in which no stage was at work counts as Prefect's share, its import and its
+        server's start too.
         """
         total = now - started
         idle = max(0.0, total - self.metrics["stages_busy_seconds"])
@@ -89,7 +90,9 @@ def describe(stage: str, metrics: Mapping[str, Any]) -> str:
         case "pretrain" | "distil":
             return f"{metrics['steps']:,} steps, loss {metrics['loss']:.4f}, {metrics['cpu_seconds'] / 60:.1f} CPU min"
         case "finetune":
-            return f"{metrics['steps']:,} steps of practice, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+            return (
+                f"{metrics['steps']:,} steps of practice, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+            )
         case "reinforce":
             spent = f"{metrics['steps']:,} steps, {metrics['updates']:,} updates"
             return f"{spent}, success {metrics['success']:.2f} in practice, {metrics['cpu_seconds'] / 60:.1f} CPU min"

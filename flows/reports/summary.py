@@ -23,7 +23,9 @@ def summarise(outcomes: Mapping[str, Outcome], started: float, peak_bytes: int) 
 
     results = [_stage_result(name, outcome) for name, outcome in outcomes.items()]
     by_name = {result.name: result.metrics for result in results}
-    metrics = {name: by_name[stage].get(key) for name, (stage, key) in METRICS.items() if stage in by_name}
+    metrics = {
+        name: by_name[stage].get(key) for name, (stage, key) in METRICS.items() if stage in by_name
+    }
     metrics["peak_memory_gb"] = round(peak_bytes / 1e9, 3)
     metrics["stages_busy_seconds"] = round(_busy_seconds(list(outcomes.values())), 2)
     source = by_name.get("ingest", {}).get("source_line", "")
@@ -31,7 +33,8 @@ def summarise(outcomes: Mapping[str, Outcome], started: float, peak_bytes: int) 
 
 
 def write_results(config: PipelineConfig, summary: Summary) -> Path:
-    """Writes `summary.json`, links to the artifacts and the HTML report; returns the path of the summary."""
+    """Writes `summary.json`, links to the artifacts and the HTML report; returns the path of the
+    summary."""
     from flows.reports.page import write_report
 
     folder = Path(config.runs) / config.name
@@ -84,9 +87,20 @@ def table(stages: Mapping[str, Mapping[str, Any]]) -> Table:
     from rich.table import Table
 
     grid = Table(box=None, header_style="bold", pad_edge=False)
-    for heading, justify in (("stage", "left"), ("result", "left"), ("time", "right"), ("cached", "left")):
+    for heading, justify in (
+        ("stage", "left"),
+        ("result", "left"),
+        ("time", "right"),
+        ("cached", "left"),
+    ):
         grid.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for name, row in stages.items():
-        spent = f"{row['seconds']:.1f} s" if not row["cached"] else f"[dim]{row['computed_seconds']:.1f} s"
-        grid.add_row(name, describe(name, row["metrics"]), spent, "[dim]yes" if row["cached"] else "no")
+        spent = (
+            f"{row['seconds']:.1f} s"
+            if not row["cached"]
+            else f"[dim]{row['computed_seconds']:.1f} s"
+        )
+        grid.add_row(
+            name, describe(name, row["metrics"]), spent, "[dim]yes" if row["cached"] else "no"
+        )
     return grid

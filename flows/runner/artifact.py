@@ -1,9 +1,11 @@
-"""Artifacts: all that passes between stages. A directory with a manifest, complete or absent, never half-written.
+"""Artifacts: all that passes between stages. A directory with a manifest, complete or absent, never
+half-written.
 
 runs/artifacts/pretrain-3f9c0a1b2c4d/
-    manifest.json    inputs, resolved configuration, code version, seeds, metrics, a digest per file, a digest of it all
-    ...              what the stage wrote
-runs/artifacts/pretrain-3f9c0a1b2c4d.partial/    the same while the stage runs; a killed stage resumes from it
+    manifest.json    inputs, resolved configuration, code version, seeds, metrics, a digest per
+    file, a digest of it all ...              what the stage wrote
+runs/artifacts/pretrain-3f9c0a1b2c4d.partial/    the same while the stage runs; a killed stage
+resumes from it
 """
 
 from __future__ import annotations
@@ -45,17 +47,24 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Reads an artifact's manifest.
 
     Raises:
-        HandoffError: there is none, it is not JSON, or an entry that every manifest has is missing or of another type.
+        HandoffError: there is none, it is not JSON, or an entry that every manifest has is missing
+            or of another type.
     """
     file = path / MANIFEST
     try:
         manifest = json.loads(file.read_bytes().decode())
     except FileNotFoundError:
-        raise HandoffError(f"artifact {path}: no {MANIFEST}. Is this a finished artifact directory?") from None
+        raise HandoffError(
+            f"artifact {path}: no {MANIFEST}. Is this a finished artifact directory?"
+        ) from None
     except UnicodeDecodeError as error:
-        raise HandoffError(f"artifact {path}: {MANIFEST} is not UTF-8 ({error}). {_SPOILT}") from None
+        raise HandoffError(
+            f"artifact {path}: {MANIFEST} is not UTF-8 ({error}). {_SPOILT}"
+        ) from None
     except ValueError as error:
-        raise HandoffError(f"artifact {path}: {MANIFEST} is not JSON ({error}). {_SPOILT}") from None
+        raise HandoffError(
+            f"artifact {path}: {MANIFEST} is not JSON ({error}). {_SPOILT}"
+        ) from None
     _check_manifest(path, manifest)
     return manifest
 
@@ -63,8 +72,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def load_artifact(path: Path) -> Artifact:
     """Opens a finished artifact after all checks that read no file but its manifest (milliseconds).
 
-    These are: the files that lie there are those of the manifest, with their sizes, and the manifest's digests are
-    those of what it says itself. The content of the files is not read; `verify_artifact` does that.
+    These are: the files that lie there are those of the manifest, with their sizes, and the
+    manifest's digests are those of what it says itself. The content of the files is not read;
+    `verify_artifact` does that.
 
     Raises:
         HandoffError: a check failed.
@@ -77,14 +87,16 @@ def load_artifact(path: Path) -> Artifact:
 def verify_artifact(path: Path) -> dict[str, Any]:
     """Re-hashes every file of an artifact and compares all digests, that of the manifest as well.
 
-    This finds damage and careless edits. It does not stop a person who may write there: they can work out all digests
-    anew, as `seal` does. Against them only a signature helps, by a key that they do not have, and Handoff makes none.
+    This finds damage and careless edits. It does not stop a person who may write there: they can
+    work out all digests anew, as `seal` does. Against them only a signature helps, by a key that
+    they do not have, and Handoff makes none.
 
     Returns:
         The manifest, as it was checked.
 
     Raises:
-        HandoffError: something is not as it was sealed, or an older version sealed it: without `manifest_digest`.
+        HandoffError: something is not as it was sealed, or an older version sealed it: without
+            `manifest_digest`.
     """
     manifest = verify_files(path)
     if MANIFEST_DIGEST not in manifest:
@@ -96,7 +108,8 @@ def verify_artifact(path: Path) -> dict[str, Any]:
 
 
 def verify_files(path: Path) -> dict[str, Any]:
-    """Makes the same checks for an artifact of any version, so without those of an older one's manifest.
+    """Makes the same checks for an artifact of any version, so without those of an older one's
+    manifest.
 
     Returns:
         The manifest.
@@ -117,20 +130,23 @@ def verify_files(path: Path) -> dict[str, Any]:
 
 
 def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Artifact:
-    """Turns a finished stage's directory into an artifact: hashes, manifest, fsync, one atomic rename.
+    """Turns a finished stage's directory into an artifact: hashes, manifest, fsync, one atomic
+    rename.
 
     Args:
         partial: what the stage wrote.
         final: the artifact's place; must not exist.
         kind: e.g. "episodes", "policy", "bundle".
-        record: what the manifest says beside `kind`, `digest`, `files` and `manifest_digest`; at least `stage`,
-            `inputs` and `metrics`.
+        record: what the manifest says beside `kind`, `digest`, `files` and `manifest_digest`; at
+            least `stage`, `inputs` and `metrics`.
 
     Raises:
         HandoffError: the stage left a link, or something else that is neither a file nor a folder.
     """
     sizes = _sizes(partial)
-    files = {name: {"size": sizes[name], "sha256": file_digest(partial / name)} for name in sorted(sizes)}
+    files = {
+        name: {"size": sizes[name], "sha256": file_digest(partial / name)} for name in sorted(sizes)
+    }
     digest = _content_digest(files)
     # The digest is that of the manifest as it will be read: keys are strings, and tuples are lists.
     manifest = json.loads(json.dumps({"kind": kind, "digest": digest, **record, "files": files}))
@@ -143,14 +159,20 @@ def seal(partial: Path, final: Path, kind: str, record: Mapping[str, Any]) -> Ar
 
 def _check_manifest(path: Path, manifest: Any) -> None:
     if not isinstance(manifest, dict):
-        raise HandoffError(f"artifact {path}: {MANIFEST} holds a {type(manifest).__name__}, expected a map. {_SPOILT}")
+        raise HandoffError(
+            f"artifact {path}: {MANIFEST} holds a {type(manifest).__name__}, expected a map. {_SPOILT}"
+        )
     for key, kind in _NEEDED.items():
         if not isinstance(manifest.get(key), kind):
             found = f"is {manifest[key]!r:.40}" if key in manifest else "is missing"
-            raise HandoffError(f"artifact {path}: '{key}' {found} in {MANIFEST}, expected a {kind.__name__}. {_SPOILT}")
+            raise HandoffError(
+                f"artifact {path}: '{key}' {found} in {MANIFEST}, expected a {kind.__name__}. {_SPOILT}"
+            )
     for name, entry in manifest["files"].items():
         if not (
-            isinstance(entry, dict) and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
+            isinstance(entry, dict)
+            and isinstance(entry.get("size"), int)
+            and isinstance(entry.get("sha256"), str)
         ):
             raise HandoffError(
                 f"artifact {path}: the entry of file {name} is {entry!r:.40} in {MANIFEST}, expected its size and "
@@ -228,7 +250,9 @@ def file_digest(file: Path) -> str:
 
 def json_digest(value: Any) -> str:
     """sha256 of a value's canonical JSON, hex."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def write_json(file: Path, value: Any) -> None:

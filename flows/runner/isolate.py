@@ -1,4 +1,5 @@
-"""Runs a stage in a process of its own: own threads and memory, and a crash there is an error message here."""
+"""Runs a stage in a process of its own: own threads and memory, and a crash there is an error
+message here."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from robots.processes import end_with_parent
 from robots.signals import ENDING, exit_code, raising_signals
 
 OVER = threading.Event()
-"""Set where a run is over before its stages are: the threads that listen to them end their processes."""
+"""Set where a run is over before its stages are: the threads that listen to them end their
+processes."""
 LOOK_SECONDS = 0.2
 """Between two looks whether the run is over [s]."""
 REPORT_SECONDS = 0.1
@@ -30,18 +32,25 @@ REPORT_SECONDS = 0.1
 
 
 def run_isolated(
-    name: str, function: Callable[..., dict[str, Any]], arguments: tuple, progress: Progress, lock: WriteLock
+    name: str,
+    function: Callable[..., dict[str, Any]],
+    arguments: tuple,
+    progress: Progress,
+    lock: WriteLock,
 ) -> dict[str, Any]:
     """Calls `function(*arguments, progress)` in a spawned process and relays its progress.
 
     The process ends when this one is gone, however that went, and holds `lock` until it has ended.
 
     Raises:
-        HandoffError: what the function raised, with the child's traceback as a note; or the process died.
+        HandoffError: what the function raised, with the child's traceback as a note; or the process
+            died.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(there, lock, function, arguments), name=f"handoff-{name}")
+    process = context.Process(
+        target=_work, args=(there, lock, function, arguments), name=f"handoff-{name}"
+    )
     process.start()
     there.close()
     try:
@@ -86,7 +95,9 @@ def _cause_of_death(code: int) -> str:
     return f"its process was killed by {signal.Signals(-code).name}.{hint}"
 
 
-def _work(there: Connection, lock: WriteLock, function: Callable[..., dict[str, Any]], arguments: tuple) -> None:
+def _work(
+    there: Connection, lock: WriteLock, function: Callable[..., dict[str, Any]], arguments: tuple
+) -> None:
     end_with_parent()
     last = 0.0
 

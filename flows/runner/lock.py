@@ -1,9 +1,11 @@
-"""Locks of an artifact that is being made: one run makes it, and the processes of one run write its files.
+"""Locks of an artifact that is being made: one run makes it, and the processes of one run write its
+files.
 
-These are two locks (`flock`), because their holders end at different times. The run's lock ends with the run. The
-writers' lock is inherited by the stage's process and by the processes that this one starts for its own work: the kernel
-copies it as it makes a process, so at no moment is it free while one of them can still write. How late such a process
-hears that its run is gone, in the middle of a long call of C code for instance, does not matter.
+These are two locks (`flock`), because their holders end at different times. The run's lock ends
+with the run. The writers' lock is inherited by the stage's process and by the processes that this
+one starts for its own work: the kernel copies it as it makes a process, so at no moment is it free
+while one of them can still write. How late such a process hears that its run is gone, in the middle
+of a long call of C code for instance, does not matter.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class WriteLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Notes this process as a writer, and lets `inheritable_lock` find the lock, for the length of the context."""
+        """Notes this process as a writer, and lets `inheritable_lock` find the lock, for the length
+        of the context."""
         os.write(self._descriptor, f"{os.getpid()}\n".encode())
         before = _HELD.set(self)
         try:
@@ -55,7 +58,8 @@ _HELD: ContextVar[WriteLock | None] = ContextVar("write lock", default=None)
 
 
 def inheritable_lock() -> WriteLock | None:
-    """The lock under which this process writes, for a process that is started to write as well; None without a lock."""
+    """The lock under which this process writes, for a process that is started to write as well;
+    None without a lock."""
     return _HELD.get()
 
 
@@ -69,7 +73,9 @@ def run_lock(artifact: Path) -> Iterator[None]:
     artifact.parent.mkdir(parents=True, exist_ok=True)
     with _opened(artifact, "lock") as descriptor:
         if not _taken(descriptor):
-            raise HandoffError(f"artifact {artifact}: another run is building it right now. Wait for it, or stop it.")
+            raise HandoffError(
+                f"artifact {artifact}: another run is building it right now. Wait for it, or stop it."
+            )
         yield
 
 

@@ -39,11 +39,18 @@ def _plan_one(stage: Stage, root: Path, fates: dict[str, Planned]) -> Planned:
     for name, upstream in stage.inputs.items():
         artifact = fates[upstream.name].artifact
         if artifact is None:
-            return Planned(stage.name, "wait", f"its input {name} comes from {upstream.name}, which runs first", None)
+            return Planned(
+                stage.name,
+                "wait",
+                f"its input {name} comes from {upstream.name}, which runs first",
+                None,
+            )
         digests[name] = artifact.digest
     found = find_cached(root, stage, digests)
     if found is not None:
-        return Planned(stage.name, "cached", f"{found.path.name}, made {found.manifest['finished']}", found)
+        return Planned(
+            stage.name, "cached", f"{found.path.name}, made {found.manifest['finished']}", found
+        )
     if is_partial(root, stage, digests):
         return Planned(stage.name, "resume", "an interrupted attempt lies there", None)
     return Planned(stage.name, "run", explain_miss(root, stage, digests), None)

@@ -1,6 +1,8 @@
-"""Stages: a plain function, its configuration and its inputs; run once, in a process of its own, and cached by content.
+"""Stages: a plain function, its configuration and its inputs; run once, in a process of its own,
+and cached by content.
 
-Cache key = sha256(resolved configuration + input digests + version of the stage's code), nothing else.
+Cache key = sha256(resolved configuration + input digests + version of the stage's code), nothing
+else.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Stage:
     kind: str
     """Kind of artifact it makes."""
     module: str
-    """Module whose `run(config, inputs: dict[str, Path], out: Path, progress) -> metrics` does the work."""
+    """Module whose `run(config, inputs: dict[str, Path], out: Path, progress) -> metrics` does the
+    work."""
     config: Any
     inputs: Mapping[str, Stage] = field(default_factory=dict)
     external: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +79,12 @@ def find_cached(root: Path, stage: Stage, digests: Mapping[str, str]) -> Artifac
 
 
 def run_stage(
-    stage: Stage, inputs: Mapping[str, Artifact], root: Path, progress: Progress, *, isolate: bool = True
+    stage: Stage,
+    inputs: Mapping[str, Artifact],
+    root: Path,
+    progress: Progress,
+    *,
+    isolate: bool = True,
 ) -> Outcome:
     """Returns the stage's artifact, computing it only when it is not there yet.
 
@@ -88,7 +96,8 @@ def run_stage(
         isolate: run in a spawned process (own threads, own memory) rather than in this one.
 
     Raises:
-        HandoffError: the stage failed; its partial directory stays and the next attempt resumes from it.
+        HandoffError: the stage failed; its partial directory stays and the next attempt resumes
+            from it.
     """
     started = time.time()
     digests = {name: artifact.digest for name, artifact in inputs.items()}
@@ -116,11 +125,18 @@ def run_stage(
 
 
 def _made(
-    record: Mapping[str, Any], inputs: Mapping[str, Artifact], final: Path, metrics: dict[str, Any], seconds: float
+    record: Mapping[str, Any],
+    inputs: Mapping[str, Artifact],
+    final: Path,
+    metrics: dict[str, Any],
+    seconds: float,
 ) -> dict[str, Any]:
-    """What the manifest says of how the artifact was made, beside all that the cache key is made of."""
+    """What the manifest says of how the artifact was made, beside all that the cache key is made
+    of."""
     return {
-        "input_paths": {name: os.path.relpath(artifact.path, final) for name, artifact in inputs.items()},
+        "input_paths": {
+            name: os.path.relpath(artifact.path, final) for name, artifact in inputs.items()
+        },
         "seeds": _seeds(record["config"]),
         "metrics": metrics,
         "seconds": round(seconds, 3),
@@ -129,7 +145,9 @@ def _made(
     }
 
 
-def call_stage(module: str, config: Any, inputs: Mapping[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def call_stage(
+    module: str, config: Any, inputs: Mapping[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Runs a stage's plain function in this process."""
     return import_module(module).run(config, dict(inputs), out, progress)
 
@@ -167,7 +185,9 @@ def _differences(prefix: str, old: Any, new: Any) -> list[str]:
         return [
             change
             for key in sorted({*old, *new})
-            for change in _differences(f"{prefix}.{key}" if prefix else key, old.get(key), new.get(key))
+            for change in _differences(
+                f"{prefix}.{key}" if prefix else key, old.get(key), new.get(key)
+            )
         ]
     return [] if old == new else [f"{prefix} {_short(old)} → {_short(new)}"]
 
@@ -178,13 +198,25 @@ def _short(value: Any) -> str:
 
 
 def _seeds(config: Any) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if "seed" in key} if isinstance(config, Mapping) else {}
+    return (
+        {key: value for key, value in config.items() if "seed" in key}
+        if isinstance(config, Mapping)
+        else {}
+    )
 
 
 def _environment() -> dict[str, Any]:
     import platform
 
-    packages = ("torch", "diffusers", "zarr", "mujoco", "onnxruntime", "gym-pusht", "franky-control")
+    packages = (
+        "torch",
+        "diffusers",
+        "zarr",
+        "mujoco",
+        "onnxruntime",
+        "gym-pusht",
+        "franky-control",
+    )
     return {
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",

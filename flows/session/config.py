@@ -26,8 +26,8 @@ class HilWorld:
     max_steps: int | None = None
     """Time limit of an episode [control periods]; None takes the task's own."""
     observation_fields: tuple[str, ...] = ("q", "dq", "grasp_pose", "goal")
-    """What learner and policies see, in this order. A commanded hand needs `width` and `width_target` in the world, and
-    `width_target` here."""
+    """What learner and policies see, in this order. A commanded hand needs `width` and
+    `width_target` in the world, and `width_target` here."""
 
 
 @config
@@ -39,12 +39,14 @@ class HilOperator:
     """Name that is recorded; empty takes the login."""
     simulated: OperatorConfig = field(default_factory=OperatorConfig)
     half_life: int = 4000
-    """Control steps of training in which the simulated person's attention halves: they trust the policy more and more.
-    0 leaves it whole."""
+    """Control steps of training in which the simulated person's attention halves: they trust the
+    policy more and more. 0 leaves it whole."""
     keyboard: KeyboardConfig = field(default_factory=KeyboardConfig)
     spacemouse: SpaceMouseConfig = field(default_factory=SpaceMouseConfig)
-    console: TakeoverConfig = field(default_factory=lambda: TakeoverConfig(translation=0.6, rotation=0.6))
+    console: TakeoverConfig = field(
+        default_factory=lambda: TakeoverConfig(translation=0.6, rotation=0.6)
+    )
     """What full deflection at the console asks for; where it listens is said to `handoff hil`."""
     speed: float = 1.0
-    """Of simulated worlds in front of a person, in units of real time. A simulated person demonstrates as fast as the
-    worlds go."""
+    """Of simulated worlds in front of a person, in units of real time. A simulated person
+    demonstrates as fast as the worlds go."""

@@ -1,4 +1,5 @@
-"""One episode after another with a person in the loop, but without learning: demonstrations, states, rollouts."""
+"""One episode after another with a person in the loop, but without learning: demonstrations,
+states, rollouts."""
 
 from __future__ import annotations
 
@@ -57,8 +58,11 @@ class Round:
         self._period = 0.0 if pace <= 0.0 else 1.0 / (pace * env.rate_hz)
         self._linger, self._say = linger, say
 
-    def run(self, seed: int, assembler: Callable[[Ended], EpisodeAssembler], about: dict[str, object]) -> Ended:
-        """One episode from `seed`, committed to the store that `assembler` chooses by how it ended."""
+    def run(
+        self, seed: int, assembler: Callable[[Ended], EpisodeAssembler], about: dict[str, object]
+    ) -> Ended:
+        """One episode from `seed`, committed to the store that `assembler` chooses by how it
+        ended."""
         env, operator = self.env, self.operator
         observation = env.reset([seed])
         operator.reset([seed])
@@ -82,7 +86,11 @@ class Round:
             if success and not solved and self._linger is not None:
                 left = self._linger
             solved |= success
-            over = bool(result.terminated[0] | result.truncated[0]) or left == 0 or label is not Label.NONE
+            over = (
+                bool(result.terminated[0] | result.truncated[0])
+                or left == 0
+                or label is not Label.NONE
+            )
             left -= left > 0
             told = label is Label.SUCCESS or (success if self._linger is None else solved)
             failed = label is Label.FAILURE or not told
@@ -112,7 +120,9 @@ class Round:
         self._tell(*steps[-1], label)
         return ended
 
-    def _tell(self, observation: Observation, intervention: Intervention, outcome: Outcome, label: Label) -> None:
+    def _tell(
+        self, observation: Observation, intervention: Intervention, outcome: Outcome, label: Label
+    ) -> None:
         """What came of the step, for an operator who wants to know."""
         from real.console.console_operator import ConsoleOperator
 

@@ -1,6 +1,8 @@
-"""The scene in three dimensions, beside the pictures: viser shows the compiled MuJoCo model, body by body.
+"""The scene in three dimensions, beside the pictures: viser shows the compiled MuJoCo model, body
+by body.
 
-viser listens at this machine's loopback only; the console's server lets those in who showed its token.
+viser listens at this machine's loopback only; the console's server lets those in who showed its
+token.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Scene3D:
         import viser
 
         self._model = model
-        # viser, too, takes the next port where one is taken, but does not tell it before pages may come.
+        # viser, too, takes the next port where one is taken, but does not tell it before pages may
+        # come.
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
@@ -41,7 +44,14 @@ class Scene3D:
         self._server.gui.main_panel.minimize()
         scene = self._server.scene
         scene.set_up_direction("+z")
-        scene.add_grid("/ground", width=3.0, height=3.0, cell_size=0.1, section_size=0.5, position=(0.0, 0.0, -0.001))
+        scene.add_grid(
+            "/ground",
+            width=3.0,
+            height=3.0,
+            cell_size=0.1,
+            section_size=0.5,
+            position=(0.0, 0.0, -0.001),
+        )
         self._server.initial_camera.position = VIEW_FROM
         self._server.initial_camera.look_at = VIEW_AT
         self._bodies = {}
@@ -89,7 +99,8 @@ class Scene3D:
 
 
 def solid_of(model: Any, geom: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Vertices (V, 3) [m] and faces (F, 3) of a geom in its own frame; None for what has no end, such as a plane."""
+    """Vertices (V, 3) [m] and faces (F, 3) of a geom in its own frame; None for what has no end,
+    such as a plane."""
     import mujoco
     import trimesh
 
@@ -127,4 +138,6 @@ def mesh_of(model: Any, mesh: int) -> tuple[np.ndarray, np.ndarray]:
 def colour_of(model: Any, geom: int) -> np.ndarray:
     """(4,) RGBA in [0, 1] of a geom: its material's where it has one."""
     material = int(model.geom_matid[geom])
-    return np.array(model.geom_rgba[geom] if material < 0 else model.mat_rgba[material], dtype=np.float64)
+    return np.array(
+        model.geom_rgba[geom] if material < 0 else model.mat_rgba[material], dtype=np.float64
+    )

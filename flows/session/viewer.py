@@ -1,4 +1,5 @@
-"""What people at the console see of a simulated world: a process that draws it, so that drawing delays nothing."""
+"""What people at the console see of a simulated world: a process that draws it, so that drawing
+delays nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ def scene_of(engine: MujocoEngine) -> Callable[[], bytes]:
 
     def scene() -> bytes:
         goal = engine.view.goal
-        return pack({"qpos": engine.qpos[0].astype(np.float64), "goal": np.asarray(goal[0], dtype=np.float64)})
+        return pack(
+            {
+                "qpos": engine.qpos[0].astype(np.float64),
+                "goal": np.asarray(goal[0], dtype=np.float64),
+            }
+        )
 
     return scene
 
@@ -43,11 +49,14 @@ def drawn(world: HilWorld, console: Open, *, pictures: bool = True) -> Iterator[
     Args:
         world: whose scene the session tells.
         console: that is open.
-        pictures: draws what its cameras would see, beside the 3-D scene; not where real cameras look on.
+        pictures: draws what its cameras would see, beside the 3-D scene; not where real cameras
+            look on.
     """
     context = multiprocessing.get_context("spawn")
     arguments = (world, console.uri, console.robot_token, pictures)
-    process = context.Process(target=_draw_for_ever, args=arguments, name="handoff-view", daemon=True)
+    process = context.Process(
+        target=_draw_for_ever, args=arguments, name="handoff-view", daemon=True
+    )
     process.start()
     try:
         yield
@@ -110,7 +119,9 @@ def _draw(view: _View, uri: str, token: str) -> None:
     from websockets.sync.client import connect
 
     with connect(uri, max_size=2**20, compression=None) as connection:
-        connection.send(pack({"kind": "hello", "role": "camera", "token": token, "scene": view.scene.port}))
+        connection.send(
+            pack({"kind": "hello", "role": "camera", "token": token, "scene": view.scene.port})
+        )
         newest = connection.recv()
         while True:
             # Only the newest counts: whoever draws more slowly than the world goes skips.

@@ -44,8 +44,13 @@ def make_session_worlds(
     if missing:
         known = sorted(engine.observation_spec)
         engine.close()
-        raise HandoffError(f"{config.task}: no fields {missing} in its observation, it has {known}.")
-    worlds = Worlds(Endless(engine) if endless else engine, WorldsConfig(on_end=on_end, max_steps=config.max_steps))
+        raise HandoffError(
+            f"{config.task}: no fields {missing} in its observation, it has {known}."
+        )
+    worlds = Worlds(
+        Endless(engine) if endless else engine,
+        WorldsConfig(on_end=on_end, max_steps=config.max_steps),
+    )
     return worlds, engine
 
 
@@ -67,7 +72,9 @@ def make_operator(
         case "simulated":
             from sim.recording.simulated_operator import OperatorConfig, SimulatedOperator
 
-            able = OperatorConfig(name=config.simulated.name, policy="always", reaction_time=(0.0, 0.0))
+            able = OperatorConfig(
+                name=config.simulated.name, policy="always", reaction_time=(0.0, 0.0)
+            )
             return SimulatedOperator(engine, able if demonstrates else config.simulated)
         case "keyboard":
             from real.teleop.keyboard import KeyboardOperator
@@ -77,7 +84,9 @@ def make_operator(
             from real.teleop.spacemouse import SpaceMouseOperator
             from real.teleop.terminal import Terminal
 
-            return SpaceMouseOperator(engine.action_spec, person_of(config), config.spacemouse, keys=Terminal())
+            return SpaceMouseOperator(
+                engine.action_spec, person_of(config), config.spacemouse, keys=Terminal()
+            )
         case "console":
             from flows.session.viewer import scene_of
             from real.console.client import Line
@@ -86,10 +95,14 @@ def make_operator(
 
             where, token = console_line()
             stage = stage or ("demonstration" if demonstrates else "training")
-            line = Line(where, token, {"task": engine.task.name, "stage": stage, "rate_hz": engine.rate_hz})
+            line = Line(
+                where, token, {"task": engine.task.name, "stage": stage, "rate_hz": engine.rate_hz}
+            )
             line.start()
             rate = engine.rate_hz
-            return ConsoleOperator(engine.action_spec, config.console, line, person_of(config), rate, scene_of(engine))
+            return ConsoleOperator(
+                engine.action_spec, config.console, line, person_of(config), rate, scene_of(engine)
+            )
 
 
 def person_of(config: HilOperator) -> str:
@@ -114,4 +127,6 @@ def seeing(world: HilWorld, config: Any) -> Any:
     """The `PretrainConfig` with the session's fields, where its policy names none."""
     if config.policy.observation_fields:
         return config
-    return replace(config, policy=replace(config.policy, observation_fields=world.observation_fields))
+    return replace(
+        config, policy=replace(config.policy, observation_fields=world.observation_fields)
+    )

@@ -1,7 +1,9 @@
-"""Stage `deploy`: the gated bundle drives the FR3 twin through the real client, and the runs become episodes.
+"""Stage `deploy`: the gated bundle drives the FR3 twin through the real client, and the runs become
+episodes.
 
-Here the two sides meet that never import one another: `sim` (the twin behind the robot's network protocol) and `real`
-(franky, governor, loop). Only the address and the clock tell that the robot is simulated.
+Here the two sides meet that never import one another: `sim` (the twin behind the robot's network
+protocol) and `real` (franky, governor, loop). Only the address and the clock tell that the robot is
+simulated.
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ if TYPE_CHECKING:
     from robots.episodes.store import EpisodeStore
     from sim.twin.twin import Twin
 
-EXTRA = {"block_pose": FieldSpec(shape=(3,), dtype="float64", unit="m, m, rad", frame="board", about="T x, y, angle")}
+EXTRA = {
+    "block_pose": FieldSpec(
+        shape=(3,), dtype="float64", unit="m, m, rad", frame="board", about="T x, y, angle"
+    )
+}
 """Recorded beside what the policy sees."""
 
 
@@ -63,15 +69,19 @@ class Start:
     seconds: float
     """Robot time [s]."""
     figures: dict[str, float]
-    """Of `real.deploy.episode_recorder.tracking_figures`; none where it ended before its first step."""
+    """Of `real.deploy.episode_recorder.tracking_figures`; none where it ended before its first
+    step."""
     fault: str | None = None
     """What ended it before its time."""
 
 
-def run(config: DeployConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: DeployConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Runs `inputs["bundle"]` from every start; writes `store.zarr`, a picture and videos to `out`.
 
-    A start that a limit or the robot ends counts with what it had covered until then, and is recorded with its fault.
+    A start that a limit or the robot ends counts with what it had covered until then, and is
+    recorded with its fault.
     """
     from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.store import EpisodeStore
@@ -96,12 +106,19 @@ def run(config: DeployConfig, inputs: dict[str, Path], out: Path, progress: Prog
 
 
 def run_start(
-    config: DeployConfig, twin: Twin, policy: OnnxPolicy, seed: int, store: EpisodeStore, progress: Progress
+    config: DeployConfig,
+    twin: Twin,
+    policy: OnnxPolicy,
+    seed: int,
+    store: EpisodeStore,
+    progress: Progress,
 ) -> Start:
-    """Places arm and T, connects, runs one episode and records it; the arm is at rest when this returns or raises.
+    """Places arm and T, connects, runs one episode and records it; the arm is at rest when this
+    returns or raises.
 
     Raises:
-        HandoffError: what ended the episode was no limit of the arm and no stop of its own, or it cannot be stored.
+        HandoffError: what ended the episode was no limit of the arm and no stop of its own, or it
+            cannot be stored.
     """
     from real.deploy.loop import run_episode
     from real.deploy.planar_space import Plane
@@ -146,7 +163,8 @@ def run_start(
 
 @contextmanager
 def processor_for_twin() -> Iterator[int | None]:
-    """Keeps this process off one processor, the twin's: in lockstep each must find the other awake."""
+    """Keeps this process off one processor, the twin's: in lockstep each must find the other
+    awake."""
     every = os.sched_getaffinity(0)
     if len(every) < 2:
         yield None
@@ -159,15 +177,20 @@ def processor_for_twin() -> Iterator[int | None]:
         os.sched_setaffinity(0, every)
 
 
-def _tell(progress: Progress, starts: list[Start], episodes: int, done: int, total: int, note: str = "") -> None:
+def _tell(
+    progress: Progress, starts: list[Start], episodes: int, done: int, total: int, note: str = ""
+) -> None:
     """Progress of one episode as progress of all of them."""
     if starts:
-        note = f"mean coverage {np.mean([start.coverage for start in starts]):.2f} after {len(starts)}"
+        note = (
+            f"mean coverage {np.mean([start.coverage for start in starts]):.2f} after {len(starts)}"
+        )
     progress(len(starts) * total + done, episodes * total, note)
 
 
 class Scene:
-    """What the policy is shown of the table: the pusher from the arm's own state, the T from who tracks it."""
+    """What the policy is shown of the table: the pusher from the arm's own state, the T from who
+    tracks it."""
 
     def __init__(self, track: Callable[[], np.ndarray], plane: Any) -> None:
         """`track` tells the T's pose (3,) [m, m, rad], board."""
@@ -197,7 +220,8 @@ class Scene:
 
 
 def _new_store(path: Path, config: DeployConfig, policy: OnnxPolicy) -> EpisodeStore:
-    """An empty store: an interrupted deployment starts over, so that its figures belong to one run."""
+    """An empty store: an interrupted deployment starts over, so that its figures belong to one
+    run."""
     import shutil
 
     from real.deploy.episode_recorder import deploy_schema
@@ -231,11 +255,18 @@ def _metrics(starts: list[Start], stats: dict[str, float], wall_seconds: float) 
         "command_success_rate": of("min_success_rate", min),
         "robot_seconds": sum(start.seconds for start in starts),
         "wall_seconds": wall_seconds,
-        "tracking_rms_m": of("tracking_rms_m", lambda values: float(np.sqrt(np.mean(np.square(values))))),
+        "tracking_rms_m": of(
+            "tracking_rms_m", lambda values: float(np.sqrt(np.mean(np.square(values))))
+        ),
         "peak_speed_m_s": of("peak_speed_m_s", max),
         "peak_tau_ext_nm": of("peak_tau_ext_nm", max),
         "per_start": [
-            {"seed": start.seed, "coverage": start.coverage, "fault": start.fault, "seconds": start.seconds}
+            {
+                "seed": start.seed,
+                "coverage": start.coverage,
+                "fault": start.fault,
+                "seconds": start.seconds,
+            }
             for start in starts
         ],
     }
@@ -253,7 +284,9 @@ def _render(config: DeployConfig, store: EpisodeStore, out: Path) -> str | None:
         q = robot["q"][::every]
         frames = min(len(q), len(policy["block_pose"]))
         path = out / f"twin_start_{store.metadata(episode)['seed']}.mp4"
-        renderer = render_episode(path, q[:frames], policy["block_pose"][:frames], 20.0, renderer=renderer)
+        renderer = render_episode(
+            path, q[:frames], policy["block_pose"][:frames], 20.0, renderer=renderer
+        )
     return renderer
 
 
@@ -270,7 +303,11 @@ def _draw(store: EpisodeStore, path: Path) -> None:
         axes = figure.add_subplot(rows, columns, i + 1)
         seen = store.read(i, "policy", ["agent", "block_pose"])
         first, last = seen["block_pose"][0], seen["block_pose"][-1]
-        for pose, colour, alpha in ((GOAL_POSE, "#8fde8f", 1.0), (first, "#b8c0cc", 0.5), (last, "#5c6b80", 0.8)):
+        for pose, colour, alpha in (
+            (GOAL_POSE, "#8fde8f", 1.0),
+            (first, "#b8c0cc", 0.5),
+            (last, "#5c6b80", 0.8),
+        ):
             for polygon in tee_polygons(pose):
                 axes.fill(*polygon.T, color=colour, alpha=alpha, linewidth=0)
         axes.plot(*seen["agent"].T, color="#4169e1", linewidth=0.7)

@@ -1,7 +1,9 @@
-"""Stage `deploy` of a simulated task: the gated bundle drives the FR3 twin and its hand at the task's table.
+"""Stage `deploy` of a simulated task: the gated bundle drives the FR3 twin and its hand at the
+task's table.
 
-As in `flows.stages.deploy` two sides meet here that never import one another: `sim` (arm, hand and things behind the
-robot's two network protocols) and `real` (franky, governor, loop). The starts are those of the task's evaluation.
+As in `flows.stages.deploy` two sides meet here that never import one another: `sim` (arm, hand and
+things behind the robot's two network protocols) and `real` (franky, governor, loop). The starts are
+those of the task's evaluation.
 """
 
 from __future__ import annotations
@@ -38,18 +40,22 @@ if TYPE_CHECKING:
     from sim.twin.twin import Twin
 
 IMPEDANCE = ImpedanceConfig(
-    error_clip=GAINS.force_limit / GAINS.stiffness[0], rotation_clip=GAINS.torque_limit / GAINS.stiffness[3]
+    error_clip=GAINS.force_limit / GAINS.stiffness[0],
+    rotation_clip=GAINS.torque_limit / GAINS.stiffness[3],
 )
 """Springs that give way where those of the simulated worlds do."""
 COLLISION_FORCE = (100.0, 100.0, 100.0, 30.0, 30.0, 30.0)
-"""External force [N] and moment [Nm] that make the robot stop. A hand at work presses: at the end of the steps' leash
-of 30 mm the springs do with 60 N, so the 50 N that suit a pusher would end what is meant. libfranka's example of
-Cartesian impedance control sets 100 N."""
+"""External force [N] and moment [Nm] that make the robot stop. A hand at work presses: at the end
+of the steps' leash of 30 mm the springs do with 60 N, so the 50 N that suit a pusher would end what
+is meant. libfranka's example of Cartesian impedance control sets 100 N."""
 FILM_SIZE = (360, 480)
 """Height and width of the videos [px]."""
 FILM_SPEED = 2.0
 """Times real time."""
-SCENE = {"qpos": "generalised positions of the simulated scene", "goal_state": "the task's own variables"}
+SCENE = {
+    "qpos": "generalised positions of the simulated scene",
+    "goal_state": "the task's own variables",
+}
 """Fields recorded beside what the policy sees."""
 
 
@@ -81,7 +87,8 @@ class DeployTaskConfig:
             stream_hz=200.0, governor=GovernorConfig(max_speed=0.8, max_acceleration=9.0)
         )
     )
-    """The governor's box is that of the policy's steps; a step of 20 mm at 20 Hz along two axes is 0.57 m/s."""
+    """The governor's box is that of the policy's steps; a step of 20 mm at 20 Hz along two axes is
+    0.57 m/s."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +102,13 @@ class Start:
     seconds: float
     """Robot time [s]."""
     figures: dict[str, float]
-    """Of `real.deploy.episode_recorder.tracking_figures`; none where it ended before its first step."""
+    """Of `real.deploy.episode_recorder.tracking_figures`; none where it ended before its first
+    step."""
 
 
-def run(config: DeployTaskConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: DeployTaskConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Runs `inputs["bundle"]` from every start; writes `store.zarr`, a picture and videos to `out`.
 
     A start that a limit or the robot ends counts as not solved, and is recorded with its fault.
@@ -131,8 +141,11 @@ def run(config: DeployTaskConfig, inputs: dict[str, Path], out: Path, progress: 
     return metrics | _film(task, recorded, config.videos, out)
 
 
-def run_start(config: DeployTaskConfig, twin: Twin, policy: OnnxPolicy, seed: int, store: EpisodeStore) -> Start:
-    """Lays the table, connects, runs one episode and records it; the arm is at rest when this returns or raises.
+def run_start(
+    config: DeployTaskConfig, twin: Twin, policy: OnnxPolicy, seed: int, store: EpisodeStore
+) -> Start:
+    """Lays the table, connects, runs one episode and records it; the arm is at rest when this
+    returns or raises.
 
     Raises:
         HandoffError: see `flows.stages.deploy.run_start`.
@@ -194,7 +207,8 @@ def _await_hand(twin: Twin, before: int, actions: int) -> None:
 
 
 class Table:
-    """What the policy is shown of the things on the table, as by a tracker that sees them, and how it goes."""
+    """What the policy is shown of the things on the table, as by a tracker that sees them, and how
+    it goes."""
 
     def __init__(self, twin: Twin, contract: Contract) -> None:
         self._call = twin.call
@@ -203,9 +217,11 @@ class Table:
         """Now or before."""
 
     def observe(self, state: ArmState) -> Observation:
-        """The contract's fields of things, what the task asks for in words if the policy reads, and what to draw the
-        things from."""
-        things = {name: value for name, value in self._call("things").items() if name in self._fields}
+        """The contract's fields of things, what the task asks for in words if the policy reads, and
+        what to draw the things from."""
+        things = {
+            name: value for name, value in self._call("things").items() if name in self._fields
+        }
         return {**things, **_drawn_from(*self._call("scene"))}
 
     def over(self) -> bool:
@@ -220,8 +236,11 @@ def _drawn_from(qpos: np.ndarray, goal: np.ndarray) -> dict[str, np.ndarray]:
     return {"qpos": qpos, "goal_state": goal} if goal.size else {"qpos": qpos}
 
 
-def _new_store(path: Path, config: DeployTaskConfig, contract: Contract, task: Task, twin: Twin) -> EpisodeStore:
-    """An empty store: an interrupted deployment starts over, so that its figures belong to one run."""
+def _new_store(
+    path: Path, config: DeployTaskConfig, contract: Contract, task: Task, twin: Twin
+) -> EpisodeStore:
+    """An empty store: an interrupted deployment starts over, so that its figures belong to one
+    run."""
     import shutil
 
     from real.deploy.episode_recorder import deploy_schema
@@ -232,7 +251,9 @@ def _new_store(path: Path, config: DeployTaskConfig, contract: Contract, task: T
         for name, value in _drawn_from(*twin.call("scene")).items()
     }
     if contract.steps is None:
-        raise HandoffError(f"deploy: the contract of {contract.task} does not say what a step is. Export it again.")
+        raise HandoffError(
+            f"deploy: the contract of {contract.task} does not say what a step is. Export it again."
+        )
     if contract.instruction and INSTRUCTION in task.observations:
         extra[INSTRUCTION] = task.observations[INSTRUCTION].spec
     coordinates = len(contract.steps.axes)
@@ -259,11 +280,18 @@ def _metrics(starts: list[Start], stats: dict[str, float], wall_seconds: float) 
         "command_success_rate": of("min_success_rate", min),
         "robot_seconds": sum(start.seconds for start in starts),
         "wall_seconds": wall_seconds,
-        "tracking_rms_m": of("tracking_rms_m", lambda values: float(np.sqrt(np.mean(np.square(values))))),
+        "tracking_rms_m": of(
+            "tracking_rms_m", lambda values: float(np.sqrt(np.mean(np.square(values))))
+        ),
         "peak_speed_m_s": of("peak_speed_m_s", max),
         "peak_tau_ext_nm": of("peak_tau_ext_nm", max),
         "per_start": [
-            {"seed": start.seed, "success": start.success, "fault": start.fault, "seconds": start.seconds}
+            {
+                "seed": start.seed,
+                "success": start.success,
+                "fault": start.fault,
+                "seconds": start.seconds,
+            }
             for start in starts
         ],
     }
@@ -308,5 +336,7 @@ def _draw(store: EpisodeStore, starts: list[Start], path: Path) -> None:
         axes.set(xlabel="x [m]", ylabel=label, aspect="equal")
         axes.grid(alpha=0.3)
     solved = sum(start.success for start in starts)
-    figure.suptitle(f"Ways of the fingertips; green: solved ({solved} of {len(starts)}), dots: where they ended")
+    figure.suptitle(
+        f"Ways of the fingertips; green: solved ({solved} of {len(starts)}), dots: where they ended"
+    )
     figure.savefig(path, dpi=110)

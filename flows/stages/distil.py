@@ -9,7 +9,9 @@ from policies.distillation.config import DistilConfig
 from robots.interfaces import Progress
 
 
-def run(config: DistilConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: DistilConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Distils `inputs["teacher"]` on the observations of `inputs["demos"]`."""
     from policies.distillation.one_step import distil
 

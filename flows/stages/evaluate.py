@@ -1,4 +1,5 @@
-"""Stage `evaluate_*`: a policy under a protocol, by default the published push-T one in gym-pusht."""
+"""Stage `evaluate_*`: a policy under a protocol, by default the published push-T one in
+gym-pusht."""
 
 from __future__ import annotations
 
@@ -36,10 +37,13 @@ class EvaluatePolicyConfig:
     denoising_steps: int | None = None
     """Sampler steps; None takes the policy's own."""
     instruction: str | None = None
-    """What a policy that reads language is told; None takes the worlds' own words, else the policy's."""
+    """What a policy that reads language is told; None takes the worlds' own words, else the
+    policy's."""
 
 
-def run(config: EvaluatePolicyConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: EvaluatePolicyConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Evaluates `inputs["policy"]` and writes `report.html` beside the result."""
     from sim.evaluation.comparison import read_result
     from sim.evaluation.evaluate import evaluate, make_env
@@ -62,13 +66,15 @@ def checkpoint_agent(
     instruction: str | None = None,
     device: str = "cpu",
 ) -> tuple[partial[AgentFor], dict[str, Any]]:
-    """A saved policy under a protocol: what loads it in each process, and how it is executed, plain.
+    """A saved policy under a protocol: what loads it in each process, and how it is executed,
+    plain.
 
     Args:
         path: directory of the policy.
         protocol: under which it will act.
         denoising_steps: sampler steps; None takes the policy's own.
-        instruction: what a policy that reads language is told; None takes the worlds' own words, else the policy's.
+        instruction: what a policy that reads language is told; None takes the worlds' own words,
+            else the policy's.
         device: where it computes: `cpu`, `cuda`, or `auto`.
 
     Raises:
@@ -108,7 +114,8 @@ def chunking_of(policy: Path, instruction: str | None = None) -> Chunking:
 
     Args:
         policy: its directory.
-        instruction: what it is told if it reads language; None takes the worlds' own words, else the policy's.
+        instruction: what it is told if it reads language; None takes the worlds' own words, else
+            the policy's.
 
     Raises:
         HandoffError: it does not read and there are words.
@@ -130,20 +137,26 @@ def chunking_of(policy: Path, instruction: str | None = None) -> Chunking:
 
 
 def instruction_of(card: PolicyCard, given: str | None = None) -> str | None:
-    """What a policy is told: the `given` words, else those it was trained with; None for one that does not read.
+    """What a policy is told: the `given` words, else those it was trained with; None for one that
+    does not read.
 
     Raises:
         HandoffError: it does not read and there are words.
     """
     if not isinstance(card.model, VlaConfig | TokenVlaConfig):
         if given is not None:
-            raise HandoffError(f"policy: told '{given}', but the family '{card.model.kind}' reads no instructions.")
+            raise HandoffError(
+                f"policy: told '{given}', but the family '{card.model.kind}' reads no instructions."
+            )
         return None
     return given or card.model.instruction or card.task.replace("_", " ")
 
 
-def load_agent(path: Path, steps: int | None, chunking: Chunking, sampling: Sampling, device: str = "cpu") -> AgentFor:
-    """The saved policy, on one thread of torch: two busy threads on two cores are slower than one."""
+def load_agent(
+    path: Path, steps: int | None, chunking: Chunking, sampling: Sampling, device: str = "cpu"
+) -> AgentFor:
+    """The saved policy, on one thread of torch: two busy threads on two cores are slower than
+    one."""
     import torch
 
     from policies.load import load_policy

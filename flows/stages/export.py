@@ -10,9 +10,19 @@ from policies.export.onnx import ExportConfig
 from robots.interfaces import Progress
 
 
-def run(config: ExportConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: ExportConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Exports `inputs["policy"]`; the golden examples come from `inputs["demos"]`."""
     from policies.export.onnx import export
 
     digests = {name: read_manifest(path)["digest"] for name, path in inputs.items()}
-    return export(config, inputs["policy"], inputs["demos"], out, progress, digests["policy"], digests["demos"])
+    return export(
+        config,
+        inputs["policy"],
+        inputs["demos"],
+        out,
+        progress,
+        digests["policy"],
+        digests["demos"],
+    )

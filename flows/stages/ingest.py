@@ -10,7 +10,8 @@ from robots.episodes.ingest import IngestConfig
 from robots.interfaces import Progress
 
 SHIPPED = Path(__file__).resolve().parents[2] / "sim" / "tasks" / "push_t" / "rollouts.zarr.zip"
-"""State-only rollouts of a policy that Handoff trained, for machines that reach no demonstrations."""
+"""State-only rollouts of a policy that Handoff trained, for machines that reach no
+demonstrations."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ def demonstrations(config: IngestConfig, *, fetch: bool = True) -> Demonstration
     return Demonstrations(source.line, source_digest(source))
 
 
-def run(config: IngestConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: IngestConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Writes `out/store.zarr`; there are no `inputs`, the source is outside the pipeline."""
     from robots.episodes.ingest import ingest
 

@@ -1,4 +1,5 @@
-"""Stage `play`: an arm plays with what a simulated task puts on the table, for a world model to learn from."""
+"""Stage `play`: an arm plays with what a simulated task puts on the table, for a world model to
+learn from."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ class RecordPlayConfig:
     play: PlayConfig = field(default_factory=lambda: PlayConfig(steps=250))
 
 
-def run(config: RecordPlayConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: RecordPlayConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Writes `out/store.zarr`; an interrupted attempt starts over, it takes minutes at most.
 
     Raises:

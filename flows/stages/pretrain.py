@@ -11,7 +11,8 @@ from robots.interfaces import Progress
 
 
 def outside(config: PretrainConfig) -> dict[str, str]:
-    """sha256 of what the stage reads from outside the pipeline, by name, so that its change is a changed policy.
+    """sha256 of what the stage reads from outside the pipeline, by name, so that its change is a
+    changed policy.
 
     Raises:
         HandoffError: a mixed store, a backbone, or the policy to start from, cannot be read.
@@ -22,7 +23,9 @@ def outside(config: PretrainConfig) -> dict[str, str]:
     if config.initial is not None:
         places["initial"] = Path(config.initial)
     match config.policy:
-        case VlaConfig(backbone=backbone) | TokenVlaConfig(backbone=backbone) if backbone.folder is not None:
+        case VlaConfig(backbone=backbone) | TokenVlaConfig(backbone=backbone) if (
+            backbone.folder is not None
+        ):
             places["backbone"] = Path(backbone.folder)
         case _:
             pass
@@ -30,7 +33,9 @@ def outside(config: PretrainConfig) -> dict[str, str]:
     return {name: source_digest(source) for name, source in sources.items()}
 
 
-def run(config: PretrainConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: PretrainConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Trains on `inputs["demos"]`, resuming from what an interrupted attempt left in `out`."""
     from policies.imitation.pretrain import pretrain
 

@@ -1,4 +1,5 @@
-"""Stage `ingest` of a simulated task that nobody has demonstrated: its scripted expert does, in MuJoCo."""
+"""Stage `ingest` of a simulated task that nobody has demonstrated: its scripted expert does, in
+MuJoCo."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ class ScriptedConfig:
     demonstrate: DemonstrateConfig = field(default_factory=DemonstrateConfig)
 
 
-def run(config: ScriptedConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: ScriptedConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Writes `out/store.zarr`; an interrupted attempt starts over, it takes seconds.
 
     Raises:
@@ -39,6 +42,13 @@ def run(config: ScriptedConfig, inputs: dict[str, Path], out: Path, progress: Pr
     seeds = range(config.first_seed, config.first_seed + config.episodes)
     made = demonstrate(find_task(config.task), seeds, store, config.demonstrate, progress)
     if not made.episodes:
-        raise HandoffError(f"{config.task}: the scripted expert solved none of {config.episodes} attempts.")
+        raise HandoffError(
+            f"{config.task}: the scripted expert solved none of {config.episodes} attempts."
+        )
     line = f"the scripted expert of {config.task}: {made.episodes} of {config.episodes} attempts"
-    return {"episodes": made.episodes, "frames": made.steps, "source": "scripted", "source_line": line}
+    return {
+        "episodes": made.episodes,
+        "frames": made.steps,
+        "source": "scripted",
+        "source_line": line,
+    }

@@ -1,4 +1,5 @@
-"""Stage `world_model`: play to a frozen model of it, with imagined steps drawn beside recorded ones."""
+"""Stage `world_model`: play to a frozen model of it, with imagined steps drawn beside recorded
+ones."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ STEPS = 120
 """Of each."""
 
 
-def run(config: WorldModelConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: WorldModelConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     """Trains on `inputs["play"]`, resuming from what an interrupted attempt left in `out`.
 
     Raises:
@@ -31,7 +34,8 @@ def run(config: WorldModelConfig, inputs: dict[str, Path], out: Path, progress: 
 
 
 def _draw(config: WorldModelConfig, play: Path, out: Path) -> dict[str, Any]:
-    """Writes `imagined.png` and `imagined.mp4`; a machine that cannot draw says so in the metrics."""
+    """Writes `imagined.png` and `imagined.mp4`; a machine that cannot draw says so in the
+    metrics."""
     from policies.world_model.train import imagine_held_out
     from sim.make import find_task
     from sim.rendering.replay import redraw
@@ -54,7 +58,9 @@ def _write(frames: list[list[Any]], rate_hz: float, out: Path) -> None:
     from sim.rendering.video import write_video
 
     figure = Figure(figsize=(1.7 * SHOWN, 1.8 * 2 * len(frames)), layout="constrained")
-    for row, (pair, name) in enumerate((pair, name) for pair in frames for name in ("recorded", "imagined")):
+    for row, (pair, name) in enumerate(
+        (pair, name) for pair in frames for name in ("recorded", "imagined")
+    ):
         shots = pair[0] if name == "recorded" else pair[1]
         for column, step in enumerate(np.linspace(0, len(shots) - 1, SHOWN).astype(int)):
             axes = figure.add_subplot(2 * len(frames), SHOWN, row * SHOWN + column + 1)

@@ -1,6 +1,8 @@
-"""Demonstrations as the policy sees them: flat observation and action vectors of every recorded step.
+"""Demonstrations as the policy sees them: flat observation and action vectors of every recorded
+step.
 
-Several stores are read one after another as if they were one; every episode is read from its store once.
+Several stores are read one after another as if they were one; every episode is read from its store
+once.
 """
 
 from __future__ import annotations
@@ -73,8 +75,8 @@ def open_store(name: str, path: Path, model: PolicyConfig) -> OpenStore:
     """Opens the store at `path` and checks its schema; `name` stands for it in errors.
 
     Raises:
-        HandoffError: no store, a missing stream or field, a vector among the images or the other way round, or no
-            episode.
+        HandoffError: no store, a missing stream or field, a vector among the images or the other
+            way round, or no episode.
     """
     store = EpisodeStore.open(path)
     stream = store.schema.stream(model.stream)
@@ -93,7 +95,8 @@ def open_store(name: str, path: Path, model: PolicyConfig) -> OpenStore:
 
 
 def check_agreement(first: OpenStore, other: OpenStore) -> None:
-    """Checks that a policy may learn from both: rate, and shape, unit and frame of every field that it reads.
+    """Checks that a policy may learn from both: rate, and shape, unit and frame of every field that
+    it reads.
 
     Raises:
         HandoffError: names the store and the field.
@@ -127,7 +130,8 @@ def read_stores(
         seen: is shown every episode while it is read.
 
     Raises:
-        HandoffError: a value that is not finite, damaged files, or an instruction that is not a sentence.
+        HandoffError: a value that is not finite, damaged files, or an instruction that is not a
+            sentence.
     """
     space = FrameSpace() if space is None else space
     card = stores[0].card
@@ -141,7 +145,11 @@ def read_stores(
     for store, length in zip(stores, lengths, strict=True):
         writers = {name: _writer(store, name, int(length.sum()), space) for name in parts}
         for own in range(store.episodes.num_episodes):
-            fields = [name for name in _fields(model) if name not in model.image_fields or not writers[name].complete]
+            fields = [
+                name
+                for name in _fields(model)
+                if name not in model.image_fields or not writers[name].complete
+            ]
             values = store.episodes.read(own, model.stream, fields)
             episode = _episode(f"{store.name}: episode {own}", card, values)
             rows = slice(int(ends_E[number]) - int(length[own]), int(ends_E[number]))
@@ -160,7 +168,9 @@ def read_stores(
         card,
         np.repeat(np.arange(len(stores)), [len(length) for length in lengths]),
         {name: Frames(part) for name, part in parts.items()},
-        tuple(line for store in stores for line in _instructions(store)) if reads_instructions(model) else (),
+        tuple(line for store in stores for line in _instructions(store))
+        if reads_instructions(model)
+        else (),
     )
 
 
@@ -174,14 +184,17 @@ def reads_instructions(model: PolicyConfig) -> bool:
 
 
 def _instructions(store: OpenStore) -> list[str]:
-    """Per episode what its metadata say, else what was recorded with it, else what the policy says for itself, else the
-    name of the task."""
+    """Per episode what its metadata say, else what was recorded with it, else what the policy says
+    for itself, else the name of the task."""
     match store.card.model:
         case VlaConfig(instruction=str(words)) | TokenVlaConfig(instruction=str(words)):
             otherwise = words
         case _:
             otherwise = store.card.task.replace("_", " ")
-    stream, recorded = store.card.model.stream, store.episodes.schema.stream(store.card.model.stream).fields
+    stream, recorded = (
+        store.card.model.stream,
+        store.episodes.schema.stream(store.card.model.stream).fields,
+    )
     spoken = INSTRUCTION in recorded and recorded[INSTRUCTION].unit == UNIT
 
     def told(number: int) -> str:
@@ -189,10 +202,13 @@ def _instructions(store: OpenStore) -> list[str]:
         if INSTRUCTION in said:
             line = said[INSTRUCTION]
         elif spoken:
-            # Of words that were recorded step by step, an episode is about those that it began with.
+            # Of words that were recorded step by step, an episode is about those that it began
+            # with.
             line = decode(store.episodes.read(number, stream, [INSTRUCTION])[INSTRUCTION][:1])[0]
         if not isinstance(line, str) or not line.strip():
-            raise HandoffError(f"{store.name}: instruction of episode {number} is {line!r}, expected a sentence.")
+            raise HandoffError(
+                f"{store.name}: instruction of episode {number} is {line!r}, expected a sentence."
+            )
         return line
 
     return [told(number) for number in range(store.episodes.num_episodes)]
@@ -230,14 +246,20 @@ def _specs(card: PolicyCard) -> dict[str, FieldSpec]:
 def _spec(place: str, model: PolicyConfig, fields: Mapping[str, FieldSpec], name: str) -> FieldSpec:
     """The spec of the field, which is an image exactly if it is listed as one."""
     if name not in fields:
-        raise HandoffError(f"{place}: stream '{model.stream}' has no field '{name}'; it has {sorted(fields)}.")
+        raise HandoffError(
+            f"{place}: stream '{model.stream}' has no field '{name}'; it has {sorted(fields)}."
+        )
     image = fields[name].unit == "u8"
     if image and name not in model.image_fields:
         raise HandoffError(f"{place}: field '{name}' is an image. List it under image_fields.")
     if not image and name in model.image_fields:
-        raise HandoffError(f"{place}: field '{name}' of image_fields is no image but {fields[name].shape} numbers.")
+        raise HandoffError(
+            f"{place}: field '{name}' of image_fields is no image but {fields[name].shape} numbers."
+        )
     if name in model.point_fields and len(fields[name].shape) != 2:
-        raise HandoffError(f"{place}: field '{name}' of point_fields has shape {fields[name].shape}, not (points, D).")
+        raise HandoffError(
+            f"{place}: field '{name}' of point_fields has shape {fields[name].shape}, not (points, D)."
+        )
     return fields[name]
 
 

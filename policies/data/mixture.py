@@ -1,7 +1,9 @@
-"""Which windows of which store make up a batch: shares by weight, every window once per epoch of its store.
+"""Which windows of which store make up a batch: shares by weight, every window once per epoch of
+its store.
 
-The share of a store in one batch is rounded so that what it contributed since the first update is never more than
-one window per store in the mixture from its weight's share. Everything is a pure function of the number of the update.
+The share of a store in one batch is rounded so that what it contributed since the first update is
+never more than one window per store in the mixture from its weight's share. Everything is a pure
+function of the number of the update.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class Mixture(NamedTuple):
     """Of every store, in any unit."""
 
     def batch(self, size: int, step: int, seed: int) -> np.ndarray:
-        """Windows for update number `step`: (size,), one store after another; see `shuffled_batch` for a single store.
+        """Windows for update number `step`: (size,), one store after another; see `shuffled_batch`
+        for a single store.
 
         Args:
             size: of the batch.
@@ -42,30 +45,37 @@ class Mixture(NamedTuple):
         return np.concatenate(parts)
 
 
-def new_mixture(names: tuple[str, ...], counts: tuple[int, ...], weights: tuple[float, ...]) -> Mixture:
+def new_mixture(
+    names: tuple[str, ...], counts: tuple[int, ...], weights: tuple[float, ...]
+) -> Mixture:
     """Checks what a mixture is made of.
 
     Raises:
-        HandoffError: a store that is named twice, one without a window, or a weight that is not a finite number above
+        HandoffError: a store that is named twice, one without a window, or a weight that is not a
+            finite number above
             0.
     """
     if len(set(names)) < len(names):
-        raise HandoffError(f"mixture: stores {list(names)}, expected each once. Give it the sum of its weights.")
+        raise HandoffError(
+            f"mixture: stores {list(names)}, expected each once. Give it the sum of its weights."
+        )
     for name, count, weight in zip(names, counts, weights, strict=True):
         if not count:
             raise HandoffError(
                 f"{name}: no window to learn from. Are its episodes shorter than the horizon, or all held out?"
             )
         if not 0 < weight < float("inf"):
-            raise HandoffError(f"{name}: weight is {weight}, expected a finite number above 0. Leave the store out?")
+            raise HandoffError(
+                f"{name}: weight is {weight}, expected a finite number above 0. Leave the store out?"
+            )
     return Mixture(counts, weights)
 
 
 def taken(windows: int, weights: tuple[float, ...]) -> list[int]:
     """How many of the first `windows` windows every store gave.
 
-    Each store takes its rounded share of what those before it left, so that all counts add up, none ever falls as
-    `windows` rises, and each stays within one window per store of its share.
+    Each store takes its rounded share of what those before it left, so that all counts add up, none
+    ever falls as `windows` rises, and each stays within one window per store of its share.
     """
     left, weight_left = windows, sum(map(Fraction, weights))
     counts = []

@@ -1,4 +1,5 @@
-"""States that a policy met in practice, kept beside its weights: there, too, a student is to answer as it does.
+"""States that a policy met in practice, kept beside its weights: there, too, a student is to answer
+as it does.
 
 Shape suffixes: R states, T observed steps, O observation.
 """
@@ -24,7 +25,8 @@ def save_practised(path: Path, seen: Any) -> None:
 
     Args:
         path: folder.
-        seen: (R, T, O), or a TensorDict of that (`policies.rl.on_policy.observations.VECTOR`) and what else was seen, by name.
+        seen: (R, T, O), or a TensorDict of that (`policies.rl.on_policy.observations.VECTOR`) and
+            what else was seen, by name.
 
     Raises:
         HandoffError: a full disk.
@@ -34,7 +36,9 @@ def save_practised(path: Path, seen: Any) -> None:
     with explain_write_errors(path, "the states of practice were not saved"):
         newest = seen[-MOST:]
         parts = {_SEEN: newest} if isinstance(newest, Tensor) else dict(newest.items())
-        write_atomically(path / FILE, save({name: part.contiguous() for name, part in parts.items()}))
+        write_atomically(
+            path / FILE, save({name: part.contiguous() for name, part in parts.items()})
+        )
 
 
 def load_practised(path: Path, shape: tuple[int, int]) -> Tensor | None:
@@ -55,7 +59,9 @@ def load_practised(path: Path, shape: tuple[int, int]) -> Tensor | None:
     try:
         seen_RTO = load_file(path / FILE)[_SEEN]
     except (SafetensorError, KeyError) as error:
-        raise HandoffError(f"{path / FILE}: damaged ({error}). Was it cut short by a copy?") from None
+        raise HandoffError(
+            f"{path / FILE}: damaged ({error}). Was it cut short by a copy?"
+        ) from None
     if tuple(seen_RTO.shape[1:]) != shape:
         raise HandoffError(
             f"{path / FILE}: states of shape {tuple(seen_RTO.shape[1:])}, expected {shape}. Another policy's?"

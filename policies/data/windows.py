@@ -1,10 +1,11 @@
 """Windows over episodes: what the policy sees at one step, and the chunk it should answer.
 
-Padding repeats the first and last step of the episode, as in diffusion_policy's `SequenceSampler` with
-`pad_before = n_obs_steps - 1` and `pad_after = n_action_steps - 1`, so that the first step of an episode can be a
-window's newest and the last action can still be executed.
+Padding repeats the first and last step of the episode, as in diffusion_policy's `SequenceSampler`
+with `pad_before = n_obs_steps - 1` and `pad_after = n_action_steps - 1`, so that the first step of
+an episode can be a window's newest and the last action can still be executed.
 
-Shape suffixes: N windows, T observed steps, H horizon, O observation, A action, B batch, M recorded steps.
+Shape suffixes: N windows, T observed steps, H horizon, O observation, A action, B batch, M recorded
+steps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from policies.policy import Batch, Observed
 from robots.errors import HandoffError
 
 _DIGESTED = 1000
-"""Pictures of a camera that enter the digest: all of them would take longer than many a training."""
+"""Pictures of a camera that enter the digest: all of them would take longer than many a
+training."""
 _ORDER = 1 << 62
 """Keeps the keys of the data order apart from those of the noise, which are numbered by step."""
 _EPOCHS = 1 << 40
@@ -48,7 +50,9 @@ class WindowIndex(NamedTuple):
         return WindowIndex(*(part[chosen] for part in self))
 
 
-def window_index(ends: np.ndarray, n_obs_steps: int, horizon: int, n_action_steps: int) -> WindowIndex:
+def window_index(
+    ends: np.ndarray, n_obs_steps: int, horizon: int, n_action_steps: int
+) -> WindowIndex:
     """All windows of the episodes that end (exclusively) at `ends`.
 
     Args:
@@ -71,11 +75,15 @@ def window_index(ends: np.ndarray, n_obs_steps: int, horizon: int, n_action_step
     ]
     index = WindowIndex(*(np.concatenate(part) for part in zip(*parts, strict=True)))
     if not len(index.episode_N):
-        raise HandoffError(f"windows: none in {len(ends)} episodes, all shorter than the horizon of {horizon} steps.")
+        raise HandoffError(
+            f"windows: none in {len(ends)} episodes, all shorter than the horizon of {horizon} steps."
+        )
     return index
 
 
-def episode_windows(length: int, n_obs_steps: int, horizon: int, n_action_steps: int) -> WindowIndex:
+def episode_windows(
+    length: int, n_obs_steps: int, horizon: int, n_action_steps: int
+) -> WindowIndex:
     """The windows of one episode of `length` steps, which may be none; see `window_index`."""
     return _episode_windows(0, 0, length, (n_obs_steps, horizon, n_action_steps))
 
@@ -91,7 +99,8 @@ def _episode_windows(number: int, start: int, end: int, sizes: tuple[int, int, i
 
 @dataclass(frozen=True)
 class Windows:
-    """Recorded steps, normalised and on the training device, with the rows that make up each window."""
+    """Recorded steps, normalised and on the training device, with the rows that make up each
+    window."""
 
     observation_MO: Tensor
     observation_NT: Tensor
@@ -104,8 +113,8 @@ class Windows:
     instruction_N: tuple[str, ...] = ()
     """N sentences; empty where there are none."""
     goal_end_N: Tensor | None = None
-    """Row after the last of each window's episode, on the CPU, where a later observation of the episode is the goal;
-    None where the policy is told none."""
+    """Row after the last of each window's episode, on the CPU, where a later observation of the
+    episode is the goal; None where the policy is told none."""
 
     def __len__(self) -> int:
         return len(self.chunk_NHA)
@@ -116,8 +125,12 @@ class Windows:
         draw: np.random.Generator | None = None,
         frames: Mapping[str, Tensor] | None = None,
     ) -> Batch:
-        """The windows numbered `windows_B`, on the device of the recorded steps; arguments see `observations`."""
-        observed, own_B = self.observations(windows_B, draw, frames), windows_B.to(self.chunk_NHA.device)
+        """The windows numbered `windows_B`, on the device of the recorded steps; arguments see
+        `observations`."""
+        observed, own_B = (
+            self.observations(windows_B, draw, frames),
+            windows_B.to(self.chunk_NHA.device),
+        )
         return Batch(observed, self.chunk_NHA[own_B], self.padded_NH[own_B])
 
     def observations(
@@ -145,18 +158,22 @@ class Windows:
         goal_BO = None
         if self.goal_end_N is not None:
             if draw is None:
-                raise HandoffError("windows: goals are later observations, but no random numbers were given.")
+                raise HandoffError(
+                    "windows: goals are later observations, but no random numbers were given."
+                )
             goal_B = future_rows(rows_BT[:, -1].numpy(), self.goal_end_N[windows_B].numpy(), draw)
             goal_BO = self.observation_MO[torch.from_numpy(goal_B).to(device)]
         return Observed(self.observation_MO[rows_BT.to(device)], sensors, instructions, goal_BO)
 
     def frames(self, windows_B: Tensor) -> dict[str, Tensor]:
-        """Pictures and point clouds of the windows numbered `windows_B`, both on the CPU, ready for the device."""
+        """Pictures and point clouds of the windows numbered `windows_B`, both on the CPU, ready for
+        the device."""
         rows_BT, remote = self.observation_NT[windows_B], self.chunk_NHA.device.type == "cuda"
         return {name: frames.steps(rows_BT, pinned=remote) for name, frames in self.sensors.items()}
 
     def digest(self) -> str:
-        """Digest (hex sha256) of the windows' numbers and words; of pictures a thousand, evenly spread."""
+        """Digest (hex sha256) of the windows' numbers and words; of pictures a thousand, evenly
+        spread."""
         digest = hashlib.sha256()
         for tensor in (self.observation_MO, self.observation_NT, self.chunk_NHA):
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
@@ -168,14 +185,18 @@ class Windows:
 
 
 def with_states(windows: Windows, seen_RTO: Tensor) -> Windows:
-    """`windows` and, behind them, states that belong to no episode; for who asks for observations alone.
+    """`windows` and, behind them, states that belong to no episode; for who asks for observations
+    alone.
 
     Args:
         windows: of vectors, without instructions and goals.
         seen_RTO: R normalised histories. Their chunks are zeros, and count as padded.
     """
     count, history = seen_RTO.shape[:2]
-    device, zeros = windows.chunk_NHA.device, windows.chunk_NHA.new_zeros(count, *windows.chunk_NHA.shape[1:])
+    device, zeros = (
+        windows.chunk_NHA.device,
+        windows.chunk_NHA.new_zeros(count, *windows.chunk_NHA.shape[1:]),
+    )
     rows_RT = torch.arange(count * history).view(count, history) + len(windows.observation_MO)
     return Windows(
         observation_MO=torch.cat([windows.observation_MO, seen_RTO.flatten(0, 1).to(device)]),
@@ -186,33 +207,41 @@ def with_states(windows: Windows, seen_RTO: Tensor) -> Windows:
 
 
 def future_rows(newest_B: np.ndarray, end_B: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """(B,) rows after `newest_B` and before `end_B`, each equally likely; the last of the episode if none is later.
+    """(B,) rows after `newest_B` and before `end_B`, each equally likely; the last of the episode
+    if none is later.
 
     Hindsight goals of play (BESO, Reuss et al., RSS 2023; Lynch et al., CoRL 2019).
     """
     return draw.integers(np.minimum(newest_B + 1, end_B - 1), end_B)
 
 
-def chunks(index: WindowIndex, observation_MO: np.ndarray, action_MA: np.ndarray, anchor: int | None) -> np.ndarray:
+def chunks(
+    index: WindowIndex, observation_MO: np.ndarray, action_MA: np.ndarray, anchor: int | None
+) -> np.ndarray:
     """The chunk (N, H, A) of every window in physical units.
 
     Args:
         index: of the windows.
         observation_MO: recorded.
         action_MA: recorded.
-        anchor: entry of the observation from which on the A entries stand that actions are relative to, as seen at
-            the window's newest observed step; None leaves the actions as they are.
+        anchor: entry of the observation from which on the A entries stand that actions are relative
+            to, as seen at the window's newest observed step; None leaves the actions as they are.
     """
     chunk_NHA = action_MA[index.action_NH]
     if anchor is None:
         return chunk_NHA
-    return chunk_NHA - observation_MO[index.observation_NT[:, -1], None, anchor : anchor + action_MA.shape[1]]
+    return (
+        chunk_NHA
+        - observation_MO[index.observation_NT[:, -1], None, anchor : anchor + action_MA.shape[1]]
+    )
 
 
 def shuffled_batch(size: int, count: int, step: int, seed: int) -> np.ndarray:
-    """(size,) windows out of `count` for update number `step`: an epoch is a permutation, its remainder dropped.
+    """(size,) windows out of `count` for update number `step`: an epoch is a permutation, its
+    remainder dropped.
 
-    A pure function of its arguments, so an interrupted run goes on with exactly the batches it would have had.
+    A pure function of its arguments, so an interrupted run goes on with exactly the batches it
+    would have had.
     """
     size = min(size, count)
     epoch, place = divmod(step, count // size)
@@ -220,9 +249,11 @@ def shuffled_batch(size: int, count: int, step: int, seed: int) -> np.ndarray:
 
 
 def shuffled_span(first: int, size: int, count: int, seed: int, order: int) -> np.ndarray:
-    """(size,) windows out of `count`, from place `first` on in an endless row of permutations, one per epoch.
+    """(size,) windows out of `count`, from place `first` on in an endless row of permutations, one
+    per epoch.
 
-    Nothing is dropped, so every window comes once per epoch even if batches of other sizes are cut from the row.
+    Nothing is dropped, so every window comes once per epoch even if batches of other sizes are cut
+    from the row.
 
     Args:
         first: place in the row.

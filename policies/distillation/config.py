@@ -31,8 +31,8 @@ class DistilConfig:
         default_factory=lambda: TrainingConfig(steps=8_000, learning_rate=1e-3, decay_fraction=0.7)
     )
     targets: int = 262_144
-    """Pairs of noise and teacher's chunk in the table, spread evenly over the windows of the demonstrations and the
-    states of practice."""
+    """Pairs of noise and teacher's chunk in the table, spread evenly over the windows of the
+    demonstrations and the states of practice."""
     teacher_batch: int = 1024
     """Pairs per pass of the teacher."""
 
@@ -42,15 +42,17 @@ class OnPolicyDistilConfig:
     """How a student is taught in its own states."""
 
     form: Literal["kl", "reinforce"] = "kl"
-    """Of action tokens: the divergence from the teacher over all bins in closed form, or RLinf's advantage of the one
-    token that was drawn. A policy that denoises or flows has the closed form alone."""
+    """Of action tokens: the divergence from the teacher over all bins in closed form, or RLinf's
+    advantage of the one token that was drawn. A policy that denoises or flows has the closed form
+    alone."""
     temperature: float = 1.0
     """Of the tokens of both, while it is taught; inference keeps its own."""
     steps: int | None = None
-    """Of both samplers, and of the student's at inference after it; None takes each policy's own, which must agree."""
+    """Of both samplers, and of the student's at inference after it; None takes each policy's own,
+    which must agree."""
     noise: float = 0.0
-    """Of a sampler's steps: eta of DDIM, the level of the flow-SDE. 0 follows the ODE, as inference does, and matches
-    means."""
+    """Of a sampler's steps: eta of DDIM, the level of the flow-SDE. 0 follows the ODE, as inference
+    does, and matches means."""
     chain: ChainConfig = field(default_factory=ChainConfig)
     """Bounds on that noise."""
     ppo: PpoConfig = field(default_factory=PpoConfig)

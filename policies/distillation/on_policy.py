@@ -1,12 +1,14 @@
-"""On-policy distillation: a student acts in simulated worlds and learns, in its own states, to answer as teachers do.
+"""On-policy distillation: a student acts in simulated worlds and learns, in its own states, to
+answer as teachers do.
 
-Imitation of what teachers recorded knows their states alone; a student that errs leaves them. Here it is asked of every
-decision that the student itself made how likely the teacher would have made it (DiffusionOPD, arXiv 2605.15055; RLinf's
-and verl-omni's OPD). Teachers that each master one task so become one student: the instruction of a row says which of
-them teaches it. A teacher is at most as good as itself, and so is the student; no reward is looked at.
+Imitation of what teachers recorded knows their states alone; a student that errs leaves them. Here
+it is asked of every decision that the student itself made how likely the teacher would have made it
+(DiffusionOPD, arXiv 2605.15055; RLinf's and verl-omni's OPD). Teachers that each master one task so
+become one student: the instruction of a row says which of them teaches it. A teacher is at most as
+good as itself, and so is the student; no reward is looked at.
 
-What is learned is saved every few rollouts, whole, and all worlds then begin new episodes, in a run that goes on as in
-one that was killed: both end with the same weights.
+What is learned is saved every few rollouts, whole, and all worlds then begin new episodes, in a run
+that goes on as in one that was killed: both end with the same weights.
 """
 
 from __future__ import annotations
@@ -40,25 +42,28 @@ def on_policy_distil(
     out: Path,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Teaches and writes the student to `out`, with its curve (`teaching.jsonl`, `teaching.png`) and the states that it
-    met last (`policies.data.visited_states`).
+    """Teaches and writes the student to `out`, with its curve (`teaching.jsonl`, `teaching.png`)
+    and the states that it met last (`policies.data.visited_states`).
 
     Args:
         config: how.
-        student: folder of the policy that it begins as: of action tokens, flowing, or denoising vectors.
-        teachers: folder of the teacher of all, or one by sentence, which the worlds speak or the student always hears.
+        student: folder of the policy that it begins as: of action tokens, flowing, or denoising
+            vectors.
+        teachers: folder of the teacher of all, or one by sentence, which the worlds speak or the
+            student always hears.
         make_env: worlds that freeze when they end; closed at the end.
         out: folder; goes on from what a killed run left there.
         progress: told every rollout.
 
     Returns:
-        Metrics: rollouts, steps (actions executed), asked (decisions put before a teacher), episodes, success and
-        return (of the last ones), kl (of the last rollout, nat per decision), cpu_seconds.
+        Metrics: rollouts, steps (actions executed), asked (decisions put before a teacher),
+        episodes, success and return (of the last ones), kl (of the last rollout, nat per decision),
+        cpu_seconds.
 
     Raises:
-        HandoffError: a student or form that cannot be taught, a teacher of another family, of other units, bins or
-            samplers, a sentence that nobody teaches, worlds of other fields, a loss that is not finite, or a teacher
-            that is not at the end what it was at the beginning.
+        HandoffError: a student or form that cannot be taught, a teacher of another family, of other
+            units, bins or samplers, a sentence that nobody teaches, worlds of other fields, a loss
+            that is not finite, or a teacher that is not at the end what it was at the beginning.
     """
     from policies.checkpoint import save_policy
     from policies.data.visited_states import save_practised
@@ -116,7 +121,11 @@ class _Run:
         self._generator = torch.Generator().manual_seed(config.seed)
         self.entries: list[dict[str, float]] = []
         self._steps, self._asked, self._episodes, self._cpu_seconds = 0, 0, 0, 0.0
-        told = {"config": to_plain(config), "teachers": teachers.identity, "student": digest_file(folder / WEIGHTS)}
+        told = {
+            "config": to_plain(config),
+            "teachers": teachers.identity,
+            "student": digest_file(folder / WEIGHTS),
+        }
         self._identity = json.dumps(told, sort_keys=True)
         state = read_state(out / STATE, self._identity)
         self._seeds = count(config.first_seed if state is None else state["seed"] + 1)
@@ -152,7 +161,11 @@ class _Run:
         self.entries.append(entry)
         if self.done % self.config.save_every == 0:
             self._save()
-        progress(self.done, self.config.rollouts, f"success {entry['success']:.2f}, divergence {entry['kl']:.3g}")
+        progress(
+            self.done,
+            self.config.rollouts,
+            f"success {entry['success']:.2f}, divergence {entry['kl']:.3g}",
+        )
 
     def keep_curve(self) -> None:
         """Writes a line per rollout."""
@@ -169,7 +182,9 @@ class _Run:
         for _ in range(config.epochs):
             order = torch.randperm(rows, generator=self._generator)
             for batch in order.chunk(max(1, round(rows / config.batch_size))):
-                found = self._lessons.distance(seen[batch], {name: kept[batch] for name, kept in trace.items()})
+                found = self._lessons.distance(
+                    seen[batch], {name: kept[batch] for name, kept in trace.items()}
+                )
                 if not bool(torch.isfinite(found.loss)):
                     raise HandoffError(
                         f"teaching: the loss of rollout {self.done + 1} is {found.loss.item()}, expected a number. Is "
@@ -200,7 +215,8 @@ class _Run:
         }
 
     def _save(self) -> None:
-        """Writes all that the next rollout depends on, and begins anew what would not come back: the episodes."""
+        """Writes all that the next rollout depends on, and begins anew what would not come back:
+        the episodes."""
         from policies.checkpoint import save_state
         from policies.rl.collection.episode_statistics import RECENT
 
@@ -229,7 +245,9 @@ class _Run:
         self._tally.solved, self._tally.returns = state["solved"], state["returns"]
         self.entries = state["entries"]
         last = self.entries[-1]
-        self._steps, self._asked, self._episodes = (int(last[name]) for name in ("steps", "asked", "episodes"))
+        self._steps, self._asked, self._episodes = (
+            int(last[name]) for name in ("steps", "asked", "episodes")
+        )
         self._cpu_seconds = last["cpu_seconds"]
 
 
@@ -240,7 +258,9 @@ def _draw(entries: list[dict[str, float]], path: Path) -> None:
     labels = {"kl": "divergence [nat per decision]", "success": "success", "return": "return"}
     figure = Figure(figsize=(9.0, 3.0), layout="constrained")
     for axes, (name, label) in zip(figure.subplots(1, 3), labels.items(), strict=True):
-        axes.plot([entry["asked"] for entry in entries], [entry[name] for entry in entries], linewidth=1)
+        axes.plot(
+            [entry["asked"] for entry in entries], [entry[name] for entry in entries], linewidth=1
+        )
         axes.set(xlabel="decisions put before a teacher", ylabel=label)
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)

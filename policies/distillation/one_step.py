@@ -1,9 +1,11 @@
-"""Stage `distil`: a many-step teacher to a one-step student, by regression on the same noise (RL-100, default).
+"""Stage `distil`: a many-step teacher to a one-step student, by regression on the same noise
+(RL-100, default).
 
-The teacher's sampler is deterministic, so noise and observation fix its chunk; the student learns to answer that very
-chunk in one step from that very noise. Regression on chunks drawn with other noise would collapse to their mean. The
-student starts from the teacher's weights. Its targets are worked out first, as a table, because the teacher's many
-passes cost several updates and every target serves in several of them.
+The teacher's sampler is deterministic, so noise and observation fix its chunk; the student learns
+to answer that very chunk in one step from that very noise. Regression on chunks drawn with other
+noise would collapse to their mean. The student starts from the teacher's weights. Its targets are
+worked out first, as a table, because the teacher's many passes cost several updates and every
+target serves in several of them.
 
 A teacher that has practised meets other states than its demonstrations show. Those that it met last
 (`policies.data.visited_states`) stand beside theirs.
@@ -27,30 +29,46 @@ if TYPE_CHECKING:
     from policies.families.diffusion import DiffusionPolicy
 
 
-def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress: Progress) -> dict[str, Any]:
+def distil(
+    config: DistilConfig, teacher: Path, demos: Path, out: Path, progress: Progress
+) -> dict[str, Any]:
     """Trains the student and writes it to `out`, with its loss curve (`loss.jsonl`, `loss.png`).
 
     Args:
         config: how.
         teacher: directory of a policy that samples in several steps.
-        demos: directory with the demonstrations' `store.zarr`, whose observations are used, beside those that the
-            teacher met in practice.
+        demos: directory with the demonstrations' `store.zarr`, whose observations are used, beside
+            those that the teacher met in practice.
         out: directory of the student; goes on from what a killed run left there.
         progress: told every pass of the teacher and every update.
 
     Returns:
-        Metrics: steps, cpu_seconds (targets_cpu_seconds of them for the table), steps_per_s (of processor time), loss,
-        teacher_steps, targets, practised (states of practice), precision and device.
+        Metrics: steps, cpu_seconds (targets_cpu_seconds of them for the table), steps_per_s (of
+        processor time), loss, teacher_steps, targets, practised (states of practice), precision and
+        device.
 
     Raises:
-        HandoffError: no teacher, unusable demonstrations, a loss that is not finite, or a full disk.
+        HandoffError: no teacher, unusable demonstrations, a loss that is not finite, or a full
+            disk.
     """
     from policies.checkpoint import WEIGHTS, digest_file, save_policy
-    from policies.distillation.regression import TABLE, make_targets, same_noise_objective, student_of
+    from policies.distillation.regression import (
+        TABLE,
+        make_targets,
+        same_noise_objective,
+        student_of,
+    )
     from policies.families.diffusion import DiffusionPolicy
     from policies.load import load_module
     from policies.training.distributed import check_single_process
-    from policies.training.loop import STATE, job_identity, resolve_device, resolve_precision, torch_threads, train
+    from policies.training.loop import (
+        STATE,
+        job_identity,
+        resolve_device,
+        resolve_precision,
+        torch_threads,
+        train,
+    )
     from policies.training.loss_curve import draw_curve
 
     check_single_process("distillation")
@@ -60,12 +78,18 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
     with torch_threads(training.threads):
         expert, card = load_module(teacher, device=device.type)
         if not isinstance(expert, DiffusionPolicy) or expert.config.objective != "diffusion":
-            raise HandoffError(f"{teacher}: a one-step student needs a teacher that samples with DDIM.")
+            raise HandoffError(
+                f"{teacher}: a one-step student needs a teacher that samples with DDIM."
+            )
         windows, practised = _states(teacher, expert, card.model, demos)
-        identity = job_identity(config, windows.digest() + digest_file(teacher / WEIGHTS), precision, device)
+        identity = job_identity(
+            config, windows.digest() + digest_file(teacher / WEIGHTS), precision, device
+        )
         targets = make_targets(config, expert, windows, precision, identity, out, progress)
         student = student_of(expert)
-        objective = same_noise_objective(student, windows, targets, training.batch_size, training.seed, precision)
+        objective = same_noise_objective(
+            student, windows, targets, training.batch_size, training.seed, precision
+        )
         trained = train(training, student, objective, identity, out, progress)
         student.load_state_dict(trained.average)
     save_policy(out, replace(card, model=student.config), student.state_dict())
@@ -86,8 +110,11 @@ def distil(config: DistilConfig, teacher: Path, demos: Path, out: Path, progress
     }
 
 
-def _states(teacher: Path, expert: DiffusionPolicy, model: PolicyConfig, demos: Path) -> tuple[Windows, int]:
-    """Windows of the demonstrations, then the states that the teacher met in practice; and how many those are."""
+def _states(
+    teacher: Path, expert: DiffusionPolicy, model: PolicyConfig, demos: Path
+) -> tuple[Windows, int]:
+    """Windows of the demonstrations, then the states that the teacher met in practice; and how many
+    those are."""
     from policies.data.demonstrations import read_demonstrations
     from policies.data.visited_states import load_practised
     from policies.data.windows import with_states

@@ -1,8 +1,10 @@
-"""A one-step student that follows a policy while it learns: RL-100's deployed controller (arXiv 2510.14830).
+"""A one-step student that follows a policy while it learns: RL-100's deployed controller (arXiv
+2510.14830).
 
-Behind every update of the teacher the student answers the teacher's many-step chunk in one step from the same noise, at
-the states of that update (same-noise regression, the released code's default). `policies.distillation.regression` distils a policy
-that no longer changes, from a table; here the targets are drawn anew, for the teacher moves.
+Behind every update of the teacher the student answers the teacher's many-step chunk in one step
+from the same noise, at the states of that update (same-noise regression, the released code's
+default). `policies.distillation.regression` distils a policy that no longer changes, from a table;
+here the targets are drawn anew, for the teacher moves.
 
 Shape suffixes: R rows, B batch, T observed steps, O observation, H horizon, A action.
 """
@@ -35,7 +37,9 @@ class OneStepStudent:
 
     def __init__(self, config: OneStepConfig, teacher: DiffusionPolicy, seed: int = 0) -> None:
         if teacher.config.objective != "diffusion":
-            raise HandoffError("rl100: a one-step student of a flow policy, expected a teacher that samples with DDIM.")
+            raise HandoffError(
+                "rl100: a one-step student of a flow policy, expected a teacher that samples with DDIM."
+            )
         self.config, self.teacher = config, teacher
         self.policy = student_of(teacher).requires_grad_(True)
         """The student; samples in one step."""
@@ -44,7 +48,8 @@ class OneStepStudent:
         self._draw = torch.Generator().manual_seed(seed)
 
     def follow(self, seen: Tensor) -> float:
-        """Some updates at states (R, T, O), normalised; returns the mean squared distance from the teacher's chunks.
+        """Some updates at states (R, T, O), normalised; returns the mean squared distance from the
+        teacher's chunks.
 
         Raises:
             HandoffError: the distance is not finite.
@@ -52,7 +57,9 @@ class OneStepStudent:
         config, total = self.config, 0.0
         for _ in range(config.updates):
             rows = torch.randint(len(seen), (config.batch_size,), generator=self._draw)
-            noise_BHA = torch.randn((config.batch_size, *self.teacher.chunk_shape), generator=self._draw)
+            noise_BHA = torch.randn(
+                (config.batch_size, *self.teacher.chunk_shape), generator=self._draw
+            )
             loss = self._distance(Observed(seen[rows]), noise_BHA)
             if not torch.isfinite(loss):
                 raise HandoffError(

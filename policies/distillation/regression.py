@@ -1,4 +1,5 @@
-"""Regression of a one-step student on its teacher's chunks from the same noise. Torch side of `policies.distillation.one_step`.
+"""Regression of a one-step student on its teacher's chunks from the same noise. Torch side of
+`policies.distillation.one_step`.
 
 Shape suffixes: B batch, P pairs in the table, H horizon, A action.
 """
@@ -40,7 +41,8 @@ class Targets(NamedTuple):
 
 
 def student_of(expert: DiffusionPolicy) -> DiffusionPolicy:
-    """A trainable copy of the teacher that samples in one step; a regression, so without dropout."""
+    """A trainable copy of the teacher that samples in one step; a regression, so without
+    dropout."""
     sizes = replace(expert.config, inference_steps=1)
     student = DiffusionPolicy(sizes, expert.shapes)
     student.load_state_dict(expert.state_dict())
@@ -57,7 +59,8 @@ def make_targets(
     out: Path,
     progress: Progress,
 ) -> Targets:
-    """Samples the teacher on every pair of the table, going on from what a killed run left in `out`."""
+    """Samples the teacher on every pair of the table, going on from what a killed run left in
+    `out`."""
     device, size = windows.chunk_NHA.device, config.teacher_batch
     passes = -(-config.targets // size)
     chunk_PHA = torch.empty(passes * size, *expert.chunk_shape)
@@ -79,7 +82,13 @@ def make_targets(
             seconds = spent + time.process_time() - started
             chunks = chunk_PHA[: rows.stop].clone()
             save_state(
-                out / TABLE, {"identity": identity, "passes": number + 1, "cpu_seconds": seconds, "chunks": chunks}
+                out / TABLE,
+                {
+                    "identity": identity,
+                    "passes": number + 1,
+                    "cpu_seconds": seconds,
+                    "chunks": chunks,
+                },
             )
             saved = time.monotonic()
     seconds = spent + time.process_time() - started
@@ -87,15 +96,27 @@ def make_targets(
 
 
 def same_noise_objective(
-    student: DiffusionPolicy, windows: Windows, targets: Targets, batch_size: int, seed: int, precision: str
+    student: DiffusionPolicy,
+    windows: Windows,
+    targets: Targets,
+    batch_size: int,
+    seed: int,
+    precision: str,
 ) -> Objective[tuple[Observed, Tensor, Tensor]]:
-    """Mean squared distance of the student's chunk, before clipping, from the teacher's, over each update's batch."""
+    """Mean squared distance of the student's chunk, before clipping, from the teacher's, over each
+    update's batch."""
     device = windows.chunk_NHA.device
     (step_,) = ddim_steps(student.config.train_timesteps, 1)
 
     def batch(step: int) -> tuple[Observed, Tensor, Tensor]:
-        pair_B = torch.from_numpy(shuffled_batch(batch_size, len(targets.chunk_PHA), step, seed)).to(device)
-        return windows.observations(pair_B % len(windows)), targets.noise_PHA[pair_B], targets.chunk_PHA[pair_B]
+        pair_B = torch.from_numpy(
+            shuffled_batch(batch_size, len(targets.chunk_PHA), step, seed)
+        ).to(device)
+        return (
+            windows.observations(pair_B % len(windows)),
+            targets.noise_PHA[pair_B],
+            targets.chunk_PHA[pair_B],
+        )
 
     def loss(batch: tuple[Observed, Tensor, Tensor], step: int) -> Tensor:
         observed, noise_BHA, target_BHA = batch
@@ -109,4 +130,6 @@ def same_noise_objective(
 
 def _noise(config: DistilConfig, expert: DiffusionPolicy, number: int) -> Tensor:
     draw = rng(config.training.seed, _NOISE + number)
-    return torch.from_numpy(draw.standard_normal((config.teacher_batch, *expert.chunk_shape), dtype=np.float32))
+    return torch.from_numpy(
+        draw.standard_normal((config.teacher_batch, *expert.chunk_shape), dtype=np.float32)
+    )

@@ -1,14 +1,16 @@
-"""What teachers say of a student's own decisions, and how far it is from them; see `policies.distillation.on_policy`.
+"""What teachers say of a student's own decisions, and how far it is from them; see
+`policies.distillation.on_policy`.
 
-Tokens: the divergence KL(student || teacher) of every token, given those that the student drew before it. Its gradient
-is what REINFORCE with the advantage log teacher - log student estimates from the one token that was drawn (RLinf's
-form, without normalisation); summed over all bins it varies less. Chains: the same of every denoising step, see
-`policies.samplers.chain.on_policy_kl`.
+Tokens: the divergence KL(student || teacher) of every token, given those that the student drew
+before it. Its gradient is what REINFORCE with the advantage log teacher - log student estimates
+from the one token that was drawn (RLinf's form, without normalisation); summed over all bins it
+varies less. Chains: the same of every denoising step, see `policies.samplers.chain.on_policy_kl`.
 
-Where this differs from RLinf: its reinforced form is the only one there. What a token does to those behind it is left
-out of both forms, as there.
+Where this differs from RLinf: its reinforced form is the only one there. What a token does to those
+behind it is left out of both forms, as there.
 
-Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K bins or steps, L samples of a chain.
+Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K bins or steps, L
+samples of a chain.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Distance(NamedTuple):
     loss: Tensor
     """Scalar, per entry of a chunk, so that its size does not grow with the chunk."""
     kl_B: Tensor
-    """Divergence of every decision from its teacher's [nat], without gradient; of ODE steps half a squared distance."""
+    """Divergence of every decision from its teacher's [nat], without gradient; of ODE steps half a
+    squared distance."""
 
 
 class Lessons(Protocol):
@@ -82,12 +85,16 @@ class Teachers:
         config: how.
 
     Raises:
-        HandoffError: nobody, sentences for a student that hears none, or a teacher who answers in other units than the
-            student, with other bins, or along another grid.
+        HandoffError: nobody, sentences for a student that hears none, or a teacher who answers in
+            other units than the student, with other bins, or along another grid.
     """
 
     def __init__(
-        self, folders: Path | Mapping[str, Path], student: ChunkPolicy, card: PolicyCard, config: OnPolicyDistilConfig
+        self,
+        folders: Path | Mapping[str, Path],
+        student: ChunkPolicy,
+        card: PolicyCard,
+        config: OnPolicyDistilConfig,
     ) -> None:
         by_sentence = {"": folders} if isinstance(folders, Path) else dict(folders)
         if not by_sentence:
@@ -101,7 +108,9 @@ class Teachers:
         folders_of = list(dict.fromkeys(by_sentence.values()))
         self._of_sentence: dict[str, int] | None = None
         if not isinstance(folders, Path):
-            self._of_sentence = {said: folders_of.index(folder) for said, folder in by_sentence.items()}
+            self._of_sentence = {
+                said: folders_of.index(folder) for said, folder in by_sentence.items()
+            }
         self._digests = {folder: digest_file(folder / WEIGHTS) for folder in folders_of}
         self.identity = {said: self._digests[folder] for said, folder in by_sentence.items()}
         """Digests of the weights, by sentence."""
@@ -113,7 +122,8 @@ class Teachers:
             self.policies.append(policy)
 
     def of(self, observed: Observed) -> list[tuple[ChunkPolicy, Tensor, Observed]]:
-        """Each teacher that has rows: its numbers (int64), and what is observed in them, as that teacher sees it.
+        """Each teacher that has rows: its numbers (int64), and what is observed in them, as that
+        teacher sees it.
 
         Raises:
             HandoffError: a sentence that nobody teaches.
@@ -138,7 +148,8 @@ class Teachers:
         return found
 
     def check_unchanged(self) -> None:
-        """Raises HandoffError unless every teacher is, in memory and on the disk, what it was at the beginning."""
+        """Raises HandoffError unless every teacher is, in memory and on the disk, what it was at
+        the beginning."""
         for (folder, digest), policy in zip(self._digests.items(), self.policies, strict=True):
             same = digest_file(folder / WEIGHTS) == digest
             if same:
@@ -156,26 +167,34 @@ class Teachers:
             self._student.normalize_observation,
             policy.normalize_observation,
         )
-        if not all(torch.equal(one, other) for one, other in zip(own.buffers(), theirs.buffers(), strict=True)):
+        if not all(
+            torch.equal(one, other)
+            for one, other in zip(own.buffers(), theirs.buffers(), strict=True)
+        ):
             vector_BTO = theirs(own.inverse(vector_BTO))
         sensors = {name: part[rows] for name, part in observed.sensors.items()}
         told = observed.instructions
         if getattr(policy, "said", None) is not None:
             # It always hears the words that it was trained with.
             told = ()
-        return Observed(vector_BTO, sensors, tuple(told[row] for row in rows.tolist()) if told else ())
+        return Observed(
+            vector_BTO, sensors, tuple(told[row] for row in rows.tolist()) if told else ()
+        )
 
 
 def lessons(config: OnPolicyDistilConfig, student: ChunkPolicy, teachers: Teachers) -> Lessons:
     """How this student acts and is corrected.
 
     Raises:
-        HandoffError: a policy that neither draws tokens nor denoises, or a form that it does not have.
+        HandoffError: a policy that neither draws tokens nor denoises, or a form that it does not
+            have.
     """
     if isinstance(student, TokenVlaPolicy):
         return TokenLessons(config, student, teachers)
     if config.form != "kl":
-        raise HandoffError(f"teaching: form '{config.form}' is of action tokens, a {type(student).__name__} has 'kl'.")
+        raise HandoffError(
+            f"teaching: form '{config.form}' is of action tokens, a {type(student).__name__} has 'kl'."
+        )
     if isinstance(student, VlaPolicy | DiffusionPolicy):
         return ChainLessons(config, student, teachers)
     raise HandoffError(
@@ -192,7 +211,9 @@ class TokenLessons:
         teachers: see there.
     """
 
-    def __init__(self, config: OnPolicyDistilConfig, student: TokenVlaPolicy, teachers: Teachers) -> None:
+    def __init__(
+        self, config: OnPolicyDistilConfig, student: TokenVlaPolicy, teachers: Teachers
+    ) -> None:
         self._config, self._student, self._teachers = config, student, teachers
 
     @torch.no_grad()
@@ -200,7 +221,10 @@ class TokenLessons:
         """See `Lessons.decide`."""
         noise_BHA = torch.randn((len(seen), *self._student.chunk_shape), generator=generator)
         drawn = self._student.act(observed_of(seen), noise_BHA, self._config.temperature)
-        return self._student.values(drawn.tokens_BHA), {"tokens": drawn.tokens_BHA, "log_prob": drawn.log_prob_BHA}
+        return self._student.values(drawn.tokens_BHA), {
+            "tokens": drawn.tokens_BHA,
+            "log_prob": drawn.log_prob_BHA,
+        }
 
     def distance(self, seen: Any, trace: Trace) -> Distance:
         """See `Lessons.distance`."""
@@ -229,8 +253,11 @@ def token_divergence(logits_BHAK: Tensor, wanted_BHAK: Tensor, temperature: floa
     return (own_BHAK.exp() * (own_BHAK - wanted_BHAK)).sum(dim=-1)
 
 
-def reinforced(ppo: PpoConfig, logits_BHAK: Tensor, wanted_BHAK: Tensor, trace: Trace, temperature: float) -> Tensor:
-    """PPO's loss with the advantage log teacher - log student of every token; at ratio 1, REINFORCE (RLinf).
+def reinforced(
+    ppo: PpoConfig, logits_BHAK: Tensor, wanted_BHAK: Tensor, trace: Trace, temperature: float
+) -> Tensor:
+    """PPO's loss with the advantage log teacher - log student of every token; at ratio 1, REINFORCE
+    (RLinf).
 
     Args:
         ppo: bounds on the ratio.
@@ -245,7 +272,8 @@ def reinforced(ppo: PpoConfig, logits_BHAK: Tensor, wanted_BHAK: Tensor, trace: 
 
 
 class ChainLessons:
-    """Implements `Lessons`: each step of the sampler is compared with the teacher's from the same sample.
+    """Implements `Lessons`: each step of the sampler is compared with the teacher's from the same
+    sample.
 
     Args:
         config: how.
@@ -253,7 +281,9 @@ class ChainLessons:
         teachers: see there.
     """
 
-    def __init__(self, config: OnPolicyDistilConfig, student: VlaPolicy | DiffusionPolicy, teachers: Teachers) -> None:
+    def __init__(
+        self, config: OnPolicyDistilConfig, student: VlaPolicy | DiffusionPolicy, teachers: Teachers
+    ) -> None:
         self._config, self._student, self._teachers = config, student, teachers
         if config.steps is not None:
             student.set_sampler_steps(config.steps)
@@ -275,15 +305,22 @@ class ChainLessons:
         """See `Lessons.distance`."""
         observed, sample_LBHA = observed_of(seen), trace["sample"].transpose(0, 1)
         # Of a stored chain the divergence reads samples and deviations alone.
-        chain = Chain(sample_LBHA, sample_LBHA[1:], trace["std"].T, torch.zeros_like(trace["std"].T))
-        kl_KB = on_policy_kl(denoise_of(self._student, observed), self._taught(observed), chain, self._grid)
+        chain = Chain(
+            sample_LBHA, sample_LBHA[1:], trace["std"].T, torch.zeros_like(trace["std"].T)
+        )
+        kl_KB = on_policy_kl(
+            denoise_of(self._student, observed), self._taught(observed), chain, self._grid
+        )
         entries = self._student.chunk_shape[0] * self._student.chunk_shape[1]
         return Distance(kl_KB.mean() / entries, kl_KB.detach().sum(dim=0))
 
     def _taught(self, observed: Observed) -> Denoise:
         """Each row's own teacher as one denoiser."""
         with torch.no_grad():
-            parts = [(rows, denoise_of(policy, shown)) for policy, rows, shown in self._teachers.of(observed)]
+            parts = [
+                (rows, denoise_of(policy, shown))
+                for policy, rows, shown in self._teachers.of(observed)
+            ]
 
         def denoise(noisy_BHA: Tensor, level_B: Tensor) -> Tensor:
             wanted_BHA = torch.empty_like(noisy_BHA)
@@ -305,7 +342,8 @@ def grid_of(policy: VlaPolicy | DiffusionPolicy, config: OnPolicyDistilConfig) -
 
 
 def denoise_of(policy: ChunkPolicy, observed: Observed) -> Denoise:
-    """The network behind a grid, given what is observed: (noisy (B, H, A), level or time (B,)) to velocity."""
+    """The network behind a grid, given what is observed: (noisy (B, H, A), level or time (B,)) to
+    velocity."""
     if isinstance(policy, VlaPolicy):
         return policy.denoise(policy.see(observed))
     assert isinstance(policy, DiffusionPolicy)
@@ -323,7 +361,8 @@ def check_agree(
     teacher: tuple[ChunkPolicy, PolicyCard],
     config: OnPolicyDistilConfig,
 ) -> None:
-    """Raises HandoffError where the teacher in `folder` answers other questions than the student, or in other units."""
+    """Raises HandoffError where the teacher in `folder` answers other questions than the student,
+    or in other units."""
     (own, card), (theirs, told) = student, teacher
     pairs: dict[str, tuple[Any, Any]] = {
         "family": (type(own).__name__, type(theirs).__name__),
@@ -344,14 +383,18 @@ def check_agree(
             )
     apart = max(
         float((one - other).abs().max())
-        for one, other in zip(own.normalize_action.buffers(), theirs.normalize_action.buffers(), strict=True)
+        for one, other in zip(
+            own.normalize_action.buffers(), theirs.normalize_action.buffers(), strict=True
+        )
     )
     if apart > 0.0:
         raise HandoffError(
             f"{folder}: the teacher's action normaliser differs from the student's by up to {apart:.3g}, expected the "
             "same: one's units are not the other's. Did both begin as one policy?"
         )
-    if isinstance(own, VlaPolicy | DiffusionPolicy) and isinstance(theirs, VlaPolicy | DiffusionPolicy):
+    if isinstance(own, VlaPolicy | DiffusionPolicy) and isinstance(
+        theirs, VlaPolicy | DiffusionPolicy
+    ):
         _check_grids(folder, grid_of(own, config), grid_of(theirs, config))
 
 
@@ -367,4 +410,6 @@ def _check_grids(folder: Path, own: Grid, theirs: Grid) -> None:
 
 
 def _told(part: Any) -> str:
-    return str([round(value, 4) for value in part.tolist()]) if isinstance(part, Tensor) else str(part)
+    return (
+        str([round(value, 4) for value in part.tolist()]) if isinstance(part, Tensor) else str(part)
+    )

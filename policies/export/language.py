@@ -1,7 +1,8 @@
-"""The graph of a policy that reads: its sentences are inputs too, as the tokens that `robots.language.tokenizer` makes of them.
+"""The graph of a policy that reads: its sentences are inputs too, as the tokens that
+`robots.language.tokenizer` makes of them.
 
-Such a policy is captured by following its Python code, where those of arrays are captured by running it: the latter
-would take the batch of the example for the only one.
+Such a policy is captured by following its Python code, where those of arrays are captured by
+running it: the latter would take the batch of the example for the only one.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, L tokens.
 """
@@ -50,7 +51,10 @@ class Told(nn.Module):
 
 
 def captured(
-    policy: VisionLanguagePolicy, example: tuple[Tensor, ...], shown: dict[str, Any], dynamic: dict[str, Any]
+    policy: VisionLanguagePolicy,
+    example: tuple[Tensor, ...],
+    shown: dict[str, Any],
+    dynamic: dict[str, Any],
 ) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
     """The policy's operations, and which axes of its inputs vary.
 
@@ -74,14 +78,17 @@ def captured(
     told = (torch.zeros(shape, dtype=torch.long), torch.ones(shape, dtype=torch.bool))
     batch = dynamic["observation_BTO"][0]
     axes = {**dynamic, "tokens_BL": {0: batch, 1: words}, "mask_BL": {0: batch, 1: words}}
-    program = torch.export.export(Told(policy), (*example, *told), shown, dynamic_shapes=axes, strict=True)
+    program = torch.export.export(
+        Told(policy), (*example, *told), shown, dynamic_shapes=axes, strict=True
+    )
     return program, axes
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """What ONNX Runtime lacks, by what it has.
 
-    Of the error function, by which noise draws tokens, it has single precision alone: 6e-8 off in a probability.
+    Of the error function, by which noise draws tokens, it has single precision alone: 6e-8 off in a
+    probability.
     """
     from onnx import TensorProto
     from onnxscript import opset18
@@ -100,4 +107,6 @@ def reading_of(policy: VisionLanguagePolicy) -> tuple[Reading, bytes]:
     """What the graph is to say of the policy's words, and the tokenizer that makes them."""
     backbone = policy.backbone
     data = backbone.files()[TOKENIZER]
-    return Reading(tokenizer=tokenizer_digest(data), longest=backbone.instruction_tokens, said=policy.said), data
+    return Reading(
+        tokenizer=tokenizer_digest(data), longest=backbone.instruction_tokens, said=policy.said
+    ), data

@@ -1,8 +1,9 @@
-"""Stage `export`: a policy to one ONNX file that carries its contract, and recorded examples of its answers.
+"""Stage `export`: a policy to one ONNX file that carries its contract, and recorded examples of its
+answers.
 
-The graph holds normaliser, unrolled sampler and un-normaliser, so a robot process needs nothing else: physical
-observation, pictures as the camera gives them and standard normal noise in, physical actions out. A policy that reads
-has its tokenizer beside the graph.
+The graph holds normaliser, unrolled sampler and un-normaliser, so a robot process needs nothing
+else: physical observation, pictures as the camera gives them and standard normal noise in, physical
+actions out. A policy that reads has its tokenizer beside the graph.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
 
 
 INPUTS = ("observation", "noise")
-"""Of every graph; those of a policy that reads have `robots.language.tokenizer.WORDS` next, and one per camera and point cloud
-follows, under its field's name."""
+"""Of every graph; those of a policy that reads have `robots.language.tokenizer.WORDS` next, and one
+per camera and point cloud follows, under its field's name."""
 SENSORS = "sensors/"
 """Before the names of cameras and point clouds in `golden.npz`."""
 _SEEN_ROWS = 32
-"""Golden examples with pictures or words that torch answers at a time; all of them would take gigabytes."""
+"""Golden examples with pictures or words that torch answers at a time; all of them would take
+gigabytes."""
 
 
 @config
@@ -48,12 +50,13 @@ class ExportConfig:
     action_interface: str = PD_TARGET
     """What an action means to the controller; `robots.control.actions` lists the known ones."""
     steps: CartesianDelta | None = None
-    """What a step of `cartesian_delta` is. None: nobody says, and no controller can take one; a pipeline fills in those
-    of its simulated task."""
+    """What a step of `cartesian_delta` is. None: nobody says, and no controller can take one; a
+    pipeline fills in those of its simulated task."""
     opset: int = 21
     """ONNX operator set of the graph."""
     golden: int = 512
-    """Recorded observations with the actions that torch gives, spread evenly over the demonstrations."""
+    """Recorded observations with the actions that torch gives, spread evenly over the
+    demonstrations."""
     seed: int = 0
     """Of the noise of these examples."""
 
@@ -69,10 +72,11 @@ def export(
 ) -> dict[str, Any]:
     """Writes `policy.onnx` and `golden.npz` to `out`, and `tokenizer.json` of a policy that reads.
 
-    `golden.npz` holds `observation` (N, T, O), `noise` and `action` (N, H, A), float32 and in physical units where
-    they have any, as torch computes them in float32, and `action_scale` (H, A), physical units per normalised unit;
-    per camera and point cloud `sensors/<field>` (N, T, ...) as recorded; of a policy that reads `instruction`
-    (N, bytes) uint8, the sentences as `robots.language.text` has them.
+    `golden.npz` holds `observation` (N, T, O), `noise` and `action` (N, H, A), float32 and in
+    physical units where they have any, as torch computes them in float32, and `action_scale` (H,
+    A), physical units per normalised unit; per camera and point cloud `sensors/<field>` (N, T, ...)
+    as recorded; of a policy that reads `instruction` (N, bytes) uint8, the sentences as
+    `robots.language.text` has them.
 
     Args:
         config: how.
@@ -87,7 +91,8 @@ def export(
         Metrics: bytes, nodes, opset, sampler and golden.
 
     Raises:
-        HandoffError: no policy, one that is too large for a file, unusable demonstrations, or a full disk.
+        HandoffError: no policy, one that is too large for a file, unusable demonstrations, or a
+            full disk.
     """
     from policies.families.lora import merge_adapters
     from policies.load import load_module
@@ -128,13 +133,13 @@ def export(
 def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
     """The whole policy as one graph with output `action` and a dynamic batch.
 
-    Inputs are `observation` (batch, T, O), `noise` (batch, H, A), of a policy that reads `tokens` and `tokens_mask`
-    (batch, words) int64 and bool, and per camera and point cloud its field's name: (batch, T, height, width, 3) uint8
-    or (batch, T, points, entries) float32.
+    Inputs are `observation` (batch, T, O), `noise` (batch, H, A), of a policy that reads `tokens`
+    and `tokens_mask` (batch, words) int64 and bool, and per camera and point cloud its field's
+    name: (batch, T, height, width, 3) uint8 or (batch, T, points, entries) float32.
 
     Raises:
-        HandoffError: a camera or point cloud is called like another tensor of the graph, or weights that are too large
-            for a file.
+        HandoffError: a camera or point cloud is called like another tensor of the graph, or weights
+            that are too large for a file.
     """
     import torch
 
@@ -144,15 +149,23 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
     seen = module.shapes.sensors
     inputs = [*INPUTS, *(WORDS if isinstance(module, VisionLanguagePolicy) else ())]
     if seen.keys() & {*inputs, "action"}:
-        raise HandoffError(f"export: sensors {sorted(seen)} must not be called like {[*inputs, 'action']}.")
+        raise HandoffError(
+            f"export: sensors {sorted(seen)} must not be called like {[*inputs, 'action']}."
+        )
     steps = module.observation_shape[0]
     shown: dict[str, Any] = {}
-    example = tuple(torch.zeros(2, *shape) for shape in (module.observation_shape, module.chunk_shape))
+    example = tuple(
+        torch.zeros(2, *shape) for shape in (module.observation_shape, module.chunk_shape)
+    )
     dynamic: dict[str, Any] = {"observation_BTO": {0: batch}, "noise_BHA": {0: batch}}
     if seen:
         # A picture is told from a cloud by its axes.
-        kinds = {name: torch.uint8 if len(shape) == 3 else torch.float32 for name, shape in seen.items()}
-        shown["sensors"] = {name: torch.zeros(2, steps, *shape, dtype=kinds[name]) for name, shape in seen.items()}
+        kinds = {
+            name: torch.uint8 if len(shape) == 3 else torch.float32 for name, shape in seen.items()
+        }
+        shown["sensors"] = {
+            name: torch.zeros(2, steps, *shape, dtype=kinds[name]) for name, shape in seen.items()
+        }
         dynamic["sensors"] = {name: {0: batch} for name in seen}
     told: dict[str, Any] = {"kwargs": shown, "dynamic_shapes": dynamic}
     with _quietly():
@@ -178,8 +191,8 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keeps torch from warnings about its own deprecations, inputs that share a batch, and an absent torchvision, which
-    Handoff does without."""
+    """Keeps torch from warnings about its own deprecations, inputs that share a batch, and an
+    absent torchvision, which Handoff does without."""
     import logging
     import warnings
 
@@ -194,7 +207,9 @@ def _quietly() -> Iterator[None]:
         exporter.setLevel(level)
 
 
-def golden_examples(config: ExportConfig, module: ChunkPolicy, card: PolicyCard, demos: Path) -> dict[str, np.ndarray]:
+def golden_examples(
+    config: ExportConfig, module: ChunkPolicy, card: PolicyCard, demos: Path
+) -> dict[str, np.ndarray]:
     """Recorded observations and instructions, noise and what torch answers to them."""
     import torch
 
@@ -204,12 +219,20 @@ def golden_examples(config: ExportConfig, module: ChunkPolicy, card: PolicyCard,
 
     sizes, data = card.model, read_demonstrations(demos, card.model)
     index = window_index(data.ends_E, sizes.n_obs_steps, sizes.horizon, sizes.n_action_steps)
-    chosen = np.unique(np.linspace(0, len(index.observation_NT) - 1, config.golden).astype(np.int64))
+    chosen = np.unique(
+        np.linspace(0, len(index.observation_NT) - 1, config.golden).astype(np.int64)
+    )
     observation = data.observation_MO[index.observation_NT[chosen]]
-    noise = rng(config.seed, 0).standard_normal((len(chosen), *module.chunk_shape), dtype=np.float32)
+    noise = rng(config.seed, 0).standard_normal(
+        (len(chosen), *module.chunk_shape), dtype=np.float32
+    )
     steps_NT = torch.from_numpy(index.observation_NT[chosen])
     sensors = {name: frames.steps(steps_NT).numpy() for name, frames in data.sensors.items()}
-    told = [data.instruction_E[episode] for episode in index.episode_N[chosen]] if data.instruction_E else []
+    told = (
+        [data.instruction_E[episode] for episode in index.episode_N[chosen]]
+        if data.instruction_E
+        else []
+    )
     rows = _SEEN_ROWS if sensors or told else len(chosen)
     actions = []
     with torch.no_grad():
@@ -266,7 +289,8 @@ def contract_of(
 
 
 class _Words(NamedTuple):
-    """What the bundle of a policy that reads has beside all others; nothing for one that does not."""
+    """What the bundle of a policy that reads has beside all others; nothing for one that does
+    not."""
 
     said: dict[str, str]
     """Metadata of the graph."""

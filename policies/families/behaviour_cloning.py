@@ -1,16 +1,21 @@
-"""Behaviour cloning by likelihood under a Gaussian mixture, or by plain regression (Mandlekar et al., CoRL 2021).
+"""Behaviour cloning by likelihood under a Gaussian mixture, or by plain regression (Mandlekar et
+al., CoRL 2021).
 
-Followed is the released robomimic (`BC_GMM`: 5 modes, softplus, two layers of 1024) and its low-noise evaluation, as
-far as chunks allow: one mixture over the whole chunk in place of one per action, since modes drawn anew at every action
-would change sides on the way; means without tanh, because normalised actions are not bounded by 1; and when acting the
-very mean of a mode, which robomimic's deviation of 1e-4 comes to. Validation uses the learned deviations; robomimic
-reports the likelihood under the low ones. Actions outside their episode, which repeat its last, are learned as well.
+Followed is the released robomimic (`BC_GMM`: 5 modes, softplus, two layers of 1024) and its
+low-noise evaluation, as far as chunks allow: one mixture over the whole chunk in place of one per
+action, since modes drawn anew at every action would change sides on the way; means without tanh,
+because normalised actions are not bounded by 1; and when acting the very mean of a mode, which
+robomimic's deviation of 1e-4 comes to. Validation uses the learned deviations; robomimic reports
+the likelihood under the low ones. Actions outside their episode, which repeat its last, are learned
+as well.
 
-The policy is a pure function of its noise: the standard normal distribution function takes the first entry of a chunk's
-noise to a number between 0 and 1, uniformly, and the mode is the one in whose share of the summed weights it falls. The
-other entries are not used, nor is any by regression.
+The policy is a pure function of its noise: the standard normal distribution function takes the
+first entry of a chunk's noise to a number between 0 and 1, uniformly, and the mode is the one in
+whose share of the summed weights it falls. The other entries are not used, nor is any by
+regression.
 
-Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, M modes, D = H * A entries of a chunk.
+Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, M modes, D = H * A
+entries of a chunk.
 """
 
 from __future__ import annotations
@@ -45,7 +50,9 @@ class Mixture(NamedTuple):
     def log_likelihood(self, chunk_BD: Tensor) -> Tensor:
         """(B,) [nat]."""
         distance_BMD = (chunk_BD[:, None] - self.mean_BMD) / self.deviation_BMD
-        entry_BMD = -0.5 * distance_BMD.square() - self.deviation_BMD.log() - 0.5 * math.log(2 * math.pi)
+        entry_BMD = (
+            -0.5 * distance_BMD.square() - self.deviation_BMD.log() - 0.5 * math.log(2 * math.pi)
+        )
         return torch.logsumexp(self.log_weight_BM + entry_BMD.sum(-1), dim=-1)
 
 
@@ -53,7 +60,8 @@ class BehaviourCloningPolicy(ChunkPolicy):
     """An MLP from what is seen to a chunk, or to a mixture of chunks; see `ChunkPolicy`.
 
     Raises:
-        HandoffError: nothing observed, or a mixture without modes or with deviations that may vanish.
+        HandoffError: nothing observed, or a mixture without modes or with deviations that may
+            vanish.
     """
 
     def __init__(self, config: BehaviourCloningConfig, shapes: Shapes) -> None:
@@ -67,7 +75,9 @@ class BehaviourCloningPolicy(ChunkPolicy):
         self.encoder = ObservationEncoder(config, shapes)
         inputs = config.n_obs_steps * (shapes.observation + self.encoder.features)
         if not inputs:
-            raise HandoffError("policy: it observes nothing. Name observation_fields, image_fields or point_fields.")
+            raise HandoffError(
+                "policy: it observes nothing. Name observation_fields, image_fields or point_fields."
+            )
         entries = math.prod(self.chunk_shape)
         outputs = entries if config.head == "mse" else config.modes * (2 * entries + 1)
         layers: list[nn.Module] = []
@@ -76,7 +86,8 @@ class BehaviourCloningPolicy(ChunkPolicy):
         self.network = nn.Sequential(*layers, nn.Linear((inputs, *config.hidden)[-1], outputs))
 
     def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
-        """Normalised observation to normalised chunk (B, H, A); see the header for what the noise does."""
+        """Normalised observation to normalised chunk (B, H, A); see the header for what the noise
+        does."""
         output_BX = self.network(self.encoder(observed).flatten(1))
         if self.config.head == "mse":
             return output_BX.unflatten(1, self.chunk_shape)
@@ -86,7 +97,8 @@ class BehaviourCloningPolicy(ChunkPolicy):
         return mixture.mean_BMD.gather(1, index_B1D)[:, 0].unflatten(1, self.chunk_shape)
 
     def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
-        """Mean negative log-likelihood of whole chunks [nat], or mean squared error of their entries."""
+        """Mean negative log-likelihood of whole chunks [nat], or mean squared error of their
+        entries."""
         condition_BTO = self.encoder(batch.observed, draw if self.training else None)
         output_BX = self.network(condition_BTO.flatten(1))
         chunk_BD = batch.chunk_BHA.flatten(1)
@@ -103,7 +115,9 @@ class BehaviourCloningPolicy(ChunkPolicy):
             HandoffError: the policy learned by regression.
         """
         if self.config.head != "gmm":
-            raise HandoffError(f"behaviour cloning: the head is '{self.config.head}', expected 'gmm' for a mixture.")
+            raise HandoffError(
+                f"behaviour cloning: the head is '{self.config.head}', expected 'gmm' for a mixture."
+            )
         return self._mixture(self.network(self.encoder(observed).flatten(1)))
 
     def _mixture(self, output_BX: Tensor) -> Mixture:
@@ -111,7 +125,9 @@ class BehaviourCloningPolicy(ChunkPolicy):
         sizes = (modes * entries, modes * entries, modes)
         mean_BX, raw_BX, logit_BM = output_BX.float().split(sizes, dim=-1)
         deviation_BMD = softplus(raw_BX.unflatten(1, (modes, entries))) + self.config.min_deviation
-        return Mixture(mean_BX.unflatten(1, (modes, entries)), deviation_BMD, logit_BM.log_softmax(-1))
+        return Mixture(
+            mean_BX.unflatten(1, (modes, entries)), deviation_BMD, logit_BM.log_softmax(-1)
+        )
 
 
 def chosen_mode(log_weight_BM: Tensor, noise_B: Tensor) -> Tensor:

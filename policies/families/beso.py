@@ -1,19 +1,23 @@
 """BESO: goal-conditioned behaviour by score matching (Reuss et al., RSS 2023, arXiv 2304.02532).
 
-A transformer inside EDM's preconditioner denoises the chunk from sigma_max in a few DDIM steps along exponentially
-spaced noise levels; classifier-free guidance tells how strongly the goal counts. `policies.networks.goal_transformer`
-says how the paper's interleaved states and actions become Handoff's observed steps and chunk.
+A transformer inside EDM's preconditioner denoises the chunk from sigma_max in a few DDIM steps
+along exponentially spaced noise levels; classifier-free guidance tells how strongly the goal
+counts. `policies.networks.goal_transformer` says how the paper's interleaved states and actions
+become Handoff's observed steps and chunk.
 
 Where paper and released beso differ, or Handoff from both:
-- Zeroed goals: the paper drops whole goals, the released code single entries of them. Whole goals are dropped here.
-- The released sampler clips actions to the range of the data; here to `clip` normalised units, since the normaliser
-  keeps mean and deviation.
-- The released evaluation of Kitchen samples with Euler-ancestral steps, its training names DDIM. Ancestral steps draw
-  noise of their own, so that a chunk would not be a function of observation and noise; whoever wants them, as
-  reinforcement learning does, walks `grid(1.0)` with `policies.samplers.chain.sample_chain` and `denoise`.
+- Zeroed goals: the paper drops whole goals, the released code single entries of them. Whole goals
+  are dropped here.
+- The released sampler clips actions to the range of the data; here to `clip` normalised units,
+  since the normaliser keeps mean and deviation.
+- The released evaluation of Kitchen samples with Euler-ancestral steps, its training names DDIM.
+  Ancestral steps draw noise of their own, so that a chunk would not be a function of observation
+  and noise; whoever wants them, as reinforcement learning does, walks `grid(1.0)` with
+  `policies.samplers.chain.sample_chain` and `denoise`.
 
-With few steps the least noise level matters: of three levels from 1 to 0.005 the second is 0.07, where a network has
-never seen a sample between two modes and leaves it there. From 1 to 0.05, as released for Block-push, it is 0.22.
+With few steps the least noise level matters: of three levels from 1 to 0.005 the second is 0.07,
+where a network has never seen a sample between two modes and leaves it there. From 1 to 0.05, as
+released for Block-push, it is 0.22.
 
 Shape suffixes: B batch, T observed steps, O observation, G goal, H horizon, A action.
 """
@@ -34,7 +38,14 @@ from policies.policy import Batch, ChunkPolicy, Observed, repeatable_dropout
 from policies.policy_config import BesoConfig
 from policies.samplers.chain import Denoise
 from policies.samplers.ddim import guide
-from policies.samplers.edm import EdmGrid, edm_example, edm_grid, exponential_sigmas, preconditioned, training_sigma
+from policies.samplers.edm import (
+    EdmGrid,
+    edm_example,
+    edm_grid,
+    exponential_sigmas,
+    preconditioned,
+    training_sigma,
+)
 from robots.errors import HandoffError
 
 
@@ -55,15 +66,26 @@ class BesoPolicy(ChunkPolicy):
         _check(config, shapes)
         self.config, self.guidance = config, config.guidance
         self.goal_spans = [shapes.entries[name] for name in config.goal_fields]
-        seen = shapes.entries if config.goal == "future" else shapes.entries.keys() - set(config.goal_fields)
+        seen = (
+            shapes.entries
+            if config.goal == "future"
+            else shapes.entries.keys() - set(config.goal_fields)
+        )
         self.state_spans = [span for name, span in shapes.entries.items() if name in seen]
-        self.goal_entries, state = (sum(end - start for start, end in s) for s in (self.goal_spans, self.state_spans))
-        self.network = GoalTransformer(self.chunk_shape, (config.n_obs_steps, state), self.goal_entries, config)
-        self.register_buffer("usual_goal_O", torch.zeros(shapes.observation), persistent=config.goal == "future")
+        self.goal_entries, state = (
+            sum(end - start for start, end in s) for s in (self.goal_spans, self.state_spans)
+        )
+        self.network = GoalTransformer(
+            self.chunk_shape, (config.n_obs_steps, state), self.goal_entries, config
+        )
+        self.register_buffer(
+            "usual_goal_O", torch.zeros(shapes.observation), persistent=config.goal == "future"
+        )
         self.set_sampler_steps(config.sampling_steps)
 
     def fit_usual_goal(self, last: MomentStatistics) -> None:
-        """Heads for the mean of the episodes' last observations where no goal is told; call after the normalisers."""
+        """Heads for the mean of the episodes' last observations where no goal is told; call after
+        the normalisers."""
         mean_O = torch.from_numpy(last.mean).to(self.usual_goal_O)
         self.usual_goal_O.copy_(self.normalize_observation(mean_O))
 
@@ -81,7 +103,8 @@ class BesoPolicy(ChunkPolicy):
         return "one-step" if len(self.sigma_K) == 1 else f"beso-{len(self.sigma_K)}"
 
     def grid(self, eta: float) -> EdmGrid:
-        """The sampler's steps, on the device of the weights; start at `start` times a standard normal chunk.
+        """The sampler's steps, on the device of the weights; start at `start` times a standard
+        normal chunk.
 
         Args:
             eta: 0 for DDIM, as `sample` walks it, to 1 for the Euler-ancestral sampler.
@@ -92,14 +115,16 @@ class BesoPolicy(ChunkPolicy):
         """Normalised observation to normalised chunk (B, H, A)."""
         denoise, levels = self.denoise(observed), self.sigma_K.tolist()
         sample_BHA = levels[0] * noise_BHA
-        # The steps of `grid(0.0)`, with plain numbers: an exported graph would have to carry its tables.
+        # The steps of `grid(0.0)`, with plain numbers: an exported graph would have to carry its
+        # tables.
         for sigma, following in zip(levels, [*levels[1:], 0.0], strict=True):
             sigma_B = torch.full((noise_BHA.shape[0],), sigma, device=noise_BHA.device)
             sample_BHA = torch.lerp(denoise(sample_BHA, sigma_B), sample_BHA, following / sigma)
         return sample_BHA.clamp(-self.config.clip, self.config.clip)
 
     def denoise(self, observed: Observed) -> Denoise:
-        """The guided denoiser, given an observation: (noisy (B, H, A), sigma (B,)) to clean chunk."""
+        """The guided denoiser, given an observation: (noisy (B, H, A), sigma (B,)) to clean
+        chunk."""
         state_BTO = _entries(observed.vector_BTO, self.state_spans)
         none_BG = state_BTO.new_zeros(state_BTO.shape[0], self.goal_entries)
         return guide(
@@ -109,7 +134,8 @@ class BesoPolicy(ChunkPolicy):
         )
 
     def goal(self, observed: Observed) -> Tensor:
-        """The normalised goal (B, G): of the newest step for a commanded one, else of the state told apart.
+        """The normalised goal (B, G): of the newest step for a commanded one, else of the state
+        told apart.
 
         Where none is told it is the usual one, where the demonstrations end on average.
         """
@@ -124,10 +150,17 @@ class BesoPolicy(ChunkPolicy):
         """Mean squared error of F at noise levels from BESO's truncated log-logistic density."""
         config, clean_BHA, device = self.config, batch.chunk_BHA, batch.chunk_BHA.device
         uniform_B = torch.from_numpy(draw.random(len(clean_BHA)))
-        sigma_B = training_sigma(uniform_B, config.sigma_data, 0.5, config.sigma_min, config.sigma_max)
-        noise_BHA = torch.from_numpy(draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)).to(device)
+        sigma_B = training_sigma(
+            uniform_B, config.sigma_data, 0.5, config.sigma_min, config.sigma_max
+        )
+        noise_BHA = torch.from_numpy(
+            draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
+        ).to(device)
         example = edm_example(clean_BHA, noise_BHA, sigma_B.float().to(device), config.sigma_data)
-        state_BTO, goal_BG = _entries(batch.observed.vector_BTO, self.state_spans), self.goal(batch.observed)
+        state_BTO, goal_BG = (
+            _entries(batch.observed.vector_BTO, self.state_spans),
+            self.goal(batch.observed),
+        )
         if self.training:
             kept_B = torch.from_numpy(draw.random(len(goal_BG)) >= config.goal_dropout).to(device)
             goal_BG = goal_BG * kept_B[:, None]

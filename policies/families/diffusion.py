@@ -1,7 +1,7 @@
 """The diffusion policy: encoders, denoiser and sampler between the normalisers of `ChunkPolicy`.
 
-With `objective: flow` the same networks learn flow matching (Lipman et al. 2023) at the K times 1/K, 2/K .. 1; the
-network is told the number of the time, as it is told the noise level.
+With `objective: flow` the same networks learn flow matching (Lipman et al. 2023) at the K times
+1/K, 2/K .. 1; the network is told the number of the time, as it is told the noise level.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K noise levels.
 """
@@ -21,7 +21,13 @@ from policies.networks.observation_encoder import ObservationEncoder
 from policies.networks.transformer import TransformerDenoiser
 from policies.networks.unet import UnetDenoiser
 from policies.policy import Batch, ChunkPolicy, Observed, repeatable_dropout
-from policies.policy_config import DiffusionPolicyConfig, MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
+from policies.policy_config import (
+    DiffusionPolicyConfig,
+    MlpConfig,
+    NetworkConfig,
+    TransformerConfig,
+    UnetConfig,
+)
 from policies.samplers.chain import Denoise
 from policies.samplers.ddim import NoiseSchedule, cosine_schedule, ddim_sample, ddim_steps
 from policies.samplers.flow_matching import flow_example
@@ -39,7 +45,9 @@ class DiffusionPolicy(ChunkPolicy):
         self.config = config
         self.encoder = ObservationEncoder(config, shapes)
         condition = (config.n_obs_steps, shapes.observation + self.encoder.features)
-        self.denoiser = new_denoiser(config.network, self.chunk_shape, condition, config.train_timesteps)
+        self.denoiser = new_denoiser(
+            config.network, self.chunk_shape, condition, config.train_timesteps
+        )
         schedule = cosine_schedule(config.train_timesteps)
         self.register_buffer("alpha_K", schedule.alpha_K, persistent=False)
         self.register_buffer("sigma_K", schedule.sigma_K, persistent=False)
@@ -67,12 +75,15 @@ class DiffusionPolicy(ChunkPolicy):
             return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
         sample_BHA, count = noise_BHA, len(self.steps)
         for number in range(count):
-            level_B = torch.full((len(noise_BHA),), self._level(1.0 - number / count), device=noise_BHA.device)
+            level_B = torch.full(
+                (len(noise_BHA),), self._level(1.0 - number / count), device=noise_BHA.device
+            )
             sample_BHA = sample_BHA - denoise(sample_BHA, level_B) / count
         return sample_BHA.clamp(-self.config.clip, self.config.clip)
 
     def denoise(self, condition_BTO: Tensor) -> Denoise:
-        """The network, given what the encoder made of an observation: (noisy (B, H, A), level (B,)) to velocity."""
+        """The network, given what the encoder made of an observation: (noisy (B, H, A), level (B,))
+        to velocity."""
 
         def denoise(noisy_BHA: Tensor, level_B: Tensor) -> Tensor:
             return self.denoiser(noisy_BHA, level_B, condition_BTO)
@@ -82,8 +93,12 @@ class DiffusionPolicy(ChunkPolicy):
     def loss(self, batch: Batch, draw: np.random.Generator) -> Tensor:
         """Mean squared error of the predicted velocity at levels drawn uniformly."""
         clean_BHA, device = batch.chunk_BHA, batch.chunk_BHA.device
-        level_B = torch.from_numpy(draw.integers(0, self.config.train_timesteps, len(clean_BHA))).to(device)
-        noise_BHA = torch.from_numpy(draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)).to(device)
+        level_B = torch.from_numpy(
+            draw.integers(0, self.config.train_timesteps, len(clean_BHA))
+        ).to(device)
+        noise_BHA = torch.from_numpy(
+            draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
+        ).to(device)
         if self.config.objective == "diffusion":
             schedule = NoiseSchedule(self.alpha_K, self.sigma_K)
             noisy_BHA, velocity_BHA = schedule.diffuse(clean_BHA, noise_BHA, level_B)
@@ -103,7 +118,8 @@ class DiffusionPolicy(ChunkPolicy):
 def new_denoiser(
     network: NetworkConfig, chunk: tuple[int, int], observation: tuple[int, int], timesteps: int
 ) -> nn.Module:
-    """An untrained network: noisy chunk (B, H, A), noise level (B,), observation (B, T, O) to velocity (B, H, A).
+    """An untrained network: noisy chunk (B, H, A), noise level (B,), observation (B, T, O) to
+    velocity (B, H, A).
 
     Args:
         network: which, and its sizes.
@@ -115,10 +131,14 @@ def new_denoiser(
         HandoffError: the sizes do not fit together.
     """
     if not observation[1]:
-        raise HandoffError("policy: it observes nothing. Name observation_fields, image_fields or point_fields.")
+        raise HandoffError(
+            "policy: it observes nothing. Name observation_fields, image_fields or point_fields."
+        )
     match network:
         case MlpConfig():
-            return MlpDenoiser(chunk, observation, timesteps, network.width, network.blocks, network.time_embedding)
+            return MlpDenoiser(
+                chunk, observation, timesteps, network.width, network.blocks, network.time_embedding
+            )
         case UnetConfig():
             return UnetDenoiser(chunk, observation, timesteps, network)
         case TransformerConfig():

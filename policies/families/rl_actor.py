@@ -1,8 +1,10 @@
-"""The actor of a reinforcement learner as a policy like any other: evaluated, served and exported by the same means.
+"""The actor of a reinforcement learner as a policy like any other: evaluated, served and exported
+by the same means.
 
-It answers one action, its mode: tanh of the mean, and where the hand has a critic of its own the command that this
-critic values most, written as the world's entry (`robots.control.gripper_commands`). Noise has no part in it. Normalisation is
-the learner's own, so the normalisers of `ChunkPolicy` stay what they are when new, the identity.
+It answers one action, its mode: tanh of the mean, and where the hand has a critic of its own the
+command that this critic values most, written as the world's entry
+(`robots.control.gripper_commands`). Noise has no part in it. Normalisation is the learner's own, so
+the normalisers of `ChunkPolicy` stay what they are when new, the identity.
 
 Shape suffixes: B batch, T observed steps, O observation, F features, H horizon (1), A action.
 """
@@ -34,7 +36,8 @@ class LearnedActor(ChunkPolicy):
     """Implements `ChunkPolicy` for an actor whose form its configuration tells.
 
     Raises:
-        HandoffError: more than one step, a vector or an action of another size, or a hand whose target is not seen.
+        HandoffError: more than one step, a vector or an action of another size, or a hand whose
+            target is not seen.
     """
 
     centre: Tensor
@@ -43,7 +46,10 @@ class LearnedActor(ChunkPolicy):
     def __init__(self, config: LearnedActorConfig, shapes: Shapes) -> None:
         super().__init__(config, shapes)
         card = config.card
-        if (card.observation, card.action) != (shapes.observation, shapes.action) or config.horizon != 1:
+        if (card.observation, card.action) != (
+            shapes.observation,
+            shapes.action,
+        ) or config.horizon != 1:
             raise HandoffError(
                 f"learned actor: made for {card.observation} observed entries, {card.action} of an action and horizon "
                 f"1, got {shapes.observation}, {shapes.action} and {config.horizon}. Another task?"
@@ -80,7 +86,9 @@ class LearnedActor(ChunkPolicy):
         Raises:
             HandoffError: always.
         """
-        raise HandoffError("learned actor: it is not pretrained from demonstrations. Train it with `handoff hil`.")
+        raise HandoffError(
+            "learned actor: it is not pretrained from demonstrations. Train it with `handoff hil`."
+        )
 
     def _features(self, vector_BO: Tensor) -> Tensor:
         normalised_BO = (vector_BO - self.centre) / self.half_range
@@ -96,17 +104,24 @@ def weights_of(parameters: Parameters) -> dict[str, Tensor]:
             continue
         place = 0
         for layer in range(len(form.layers) - 1):
-            state[f"{part}.{place}.weight"] = torch.from_numpy(arrays[f"{part}.{layer}.weight"]).T.contiguous()
+            state[f"{part}.{place}.weight"] = torch.from_numpy(
+                arrays[f"{part}.{layer}.weight"]
+            ).T.contiguous()
             state[f"{part}.{place}.bias"] = torch.from_numpy(arrays[f"{part}.{layer}.bias"])
             if form.layer_norm and layer < len(form.layers) - 2:
-                state[f"{part}.{place + 1}.weight"] = torch.from_numpy(arrays[f"{part}.{layer}.gain"])
-                state[f"{part}.{place + 1}.bias"] = torch.from_numpy(arrays[f"{part}.{layer}.shift"])
+                state[f"{part}.{place + 1}.weight"] = torch.from_numpy(
+                    arrays[f"{part}.{layer}.gain"]
+                )
+                state[f"{part}.{place + 1}.bias"] = torch.from_numpy(
+                    arrays[f"{part}.{layer}.shift"]
+                )
             place += 3 if form.layer_norm else 2
     return state
 
 
 def save_actor(path: Path, card: PolicyCard, parameters: Parameters) -> None:
-    """Writes a published policy into the directory `path` as a policy that `handoff evaluate` and export take.
+    """Writes a published policy into the directory `path` as a policy that `handoff evaluate` and
+    export take.
 
     Args:
         path: exists.
@@ -117,7 +132,9 @@ def save_actor(path: Path, card: PolicyCard, parameters: Parameters) -> None:
         HandoffError: card and parameters disagree, or a full disk.
     """
     if not isinstance(card.model, LearnedActorConfig) or card.model.card != parameters.card:
-        raise HandoffError(f"{path}: the card tells of another network than was published. Was its task changed?")
+        raise HandoffError(
+            f"{path}: the card tells of another network than was published. Was its task changed?"
+        )
     actor = LearnedActor(card.model, card.shapes)
     # The normalisers around it are not published: they stay the identity.
     actor.load_state_dict(actor.state_dict() | weights_of(parameters))

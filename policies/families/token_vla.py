@@ -1,19 +1,24 @@
-"""A vision-language backbone that answers with action tokens (OpenVLA, arXiv 2406.09246; OFT, arXiv 2502.19645).
+"""A vision-language backbone that answers with action tokens (OpenVLA, arXiv 2406.09246; OFT, arXiv
+2502.19645).
 
-One token per entry of the chunk, N = H * A of them, step by step and within a step entry by entry, after the tokens of
-the observation. The input at every place is a learned query. Decoded in parallel, that is the whole input and the
-tokens see one another in both directions, as in OFT; decoded autoregressively, the embedding of the token before is
-added to it and a token sees only those before it, as in OpenVLA. Both see the whole observation.
+One token per entry of the chunk, N = H * A of them, step by step and within a step entry by entry,
+after the tokens of the observation. The input at every place is a learned query. Decoded in
+parallel, that is the whole input and the tokens see one another in both directions, as in OFT;
+decoded autoregressively, the embedding of the token before is added to it and a token sees only
+those before it, as in OpenVLA. Both see the whole observation.
 
-Where papers and released code differ from this file: OFT's action embeddings are zero, told apart by their rotary
-positions alone, and a token is read one place before its own, as next words are; here at its own. OpenVLA writes over
-the 256 rarest words of the vocabulary; here the bins have tables of their own, which `tokens: vocabulary` starts from
-the rows of those words, so that the words stay as they were and a vocabulary need not be that large. Pictures and words
-see one another, as in OFT; see `policies.networks.vlm`. Logits are of the bins alone, as in RLinf (arXiv 2510.06710).
-Chunks that reach past the end of their episode, which OFT's code leaves out, are learned as far as they are inside. OFT
-prefers to regress the values of actions; that head is not here, as it gives no probabilities to reinforce.
+Where papers and released code differ from this file: OFT's action embeddings are zero, told apart
+by their rotary positions alone, and a token is read one place before its own, as next words are;
+here at its own. OpenVLA writes over the 256 rarest words of the vocabulary; here the bins have
+tables of their own, which `tokens: vocabulary` starts from the rows of those words, so that the
+words stay as they were and a vocabulary need not be that large. Pictures and words see one another,
+as in OFT; see `policies.networks.vlm`. Logits are of the bins alone, as in RLinf (arXiv
+2510.06710). Chunks that reach past the end of their episode, which OFT's code leaves out, are
+learned as far as they are inside. OFT prefers to regress the values of actions; that head is not
+here, as it gives no probabilities to reinforce.
 
-Shape suffixes: B batch, L tokens of the observation, N action tokens, H horizon, A action, K bins, W width.
+Shape suffixes: B batch, L tokens of the observation, N action tokens, H horizon, A action, K bins,
+W width.
 """
 
 from __future__ import annotations
@@ -69,15 +74,19 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         saved: see `VisionLanguagePolicy`.
 
     Raises:
-        HandoffError: see `VisionLanguagePolicy`; fewer than two bins, a temperature below 0, or a vocabulary that is
-            smaller than the bins which are to start from it.
+        HandoffError: see `VisionLanguagePolicy`; fewer than two bins, a temperature below 0, or a
+            vocabulary that is smaller than the bins which are to start from it.
     """
 
     def __init__(self, config: TokenVlaConfig, shapes: Shapes, saved: Path | None = None) -> None:
         if config.bins < 2:
-            raise HandoffError(f"policy: bins is {config.bins}, expected at least 2. OpenVLA has 256.")
+            raise HandoffError(
+                f"policy: bins is {config.bins}, expected at least 2. OpenVLA has 256."
+            )
         if not config.temperature >= 0.0:
-            raise HandoffError(f"policy: temperature is {config.temperature:g}, expected at least 0.")
+            raise HandoffError(
+                f"policy: temperature is {config.temperature:g}, expected at least 0."
+            )
         from_words = config.tokens == "vocabulary" and saved is None
         super().__init__(config, shapes, saved, head=from_words)
         self.config = config
@@ -99,9 +108,11 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         return f"tokens-{len(self.query_NW)}" if self.causal else "one-step"
 
     def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
-        """Normalised observation to normalised chunk (B, H, A), at the temperature of the configuration.
+        """Normalised observation to normalised chunk (B, H, A), at the temperature of the
+        configuration.
 
-        Noise draws the tokens as `draw_tokens` says; at temperature 0 it has no influence, but stays an input.
+        Noise draws the tokens as `draw_tokens` says; at temperature 0 it has no influence, but
+        stays an input.
         """
         tokens_BHA, _ = self._decode(observed, noise_BHA, self.config.temperature)
         return self.values(tokens_BHA) + 0.0 * noise_BHA
@@ -130,13 +141,16 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         return Drawn(tokens_BHA, token_log_prob(logits_BHAK, tokens_BHA, temperature))
 
     def log_prob(self, observed: Observed, tokens_BHA: Tensor, temperature: float = 1.0) -> Tensor:
-        """Log-probability (B, H, A) of every token, given the observation and the tokens before it, see `Drawn`.
+        """Log-probability (B, H, A) of every token, given the observation and the tokens before it,
+        see `Drawn`.
 
         Who wants the entropy too calls `logits` once, then `token_log_prob` and `token_entropy`.
         """
         return token_log_prob(self.logits(observed, tokens_BHA), tokens_BHA, temperature)
 
-    def entropy(self, observed: Observed, tokens_BHA: Tensor | None = None, temperature: float = 1.0) -> Tensor:
+    def entropy(
+        self, observed: Observed, tokens_BHA: Tensor | None = None, temperature: float = 1.0
+    ) -> Tensor:
         """Entropy (B, H, A) [nat] of every token's distribution; arguments of `logits`."""
         return token_entropy(self.logits(observed, tokens_BHA), temperature)
 
@@ -145,11 +159,13 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         return self.head(self.hidden(observed, tokens_BHA))
 
     def hidden(self, observed: Observed, tokens_BHA: Tensor | None = None) -> Tensor:
-        """What the backbone makes of every action token, (B, H, A, W), in one pass; a critic may read it.
+        """What the backbone makes of every action token, (B, H, A, W), in one pass; a critic may
+        read it.
 
         Args:
             observed: normalised.
-            tokens_BHA: given which those after them are predicted; read only if decoding is autoregressive.
+            tokens_BHA: given which those after them are predicted; read only if decoding is
+                autoregressive.
 
         Raises:
             HandoffError: there are no tokens though decoding is autoregressive.
@@ -158,7 +174,9 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         input_BNW = self.query_NW.expand(rows, -1, -1)
         if self.embedding is not None:
             if tokens_BHA is None:
-                raise HandoffError("policy: an autoregressive policy has logits only given tokens. Take those it drew.")
+                raise HandoffError(
+                    "policy: an autoregressive policy has logits only given tokens. Take those it drew."
+                )
             before_BNW = self.embedding(tokens_BHA.flatten(1)[:, :-1])
             input_BNW = torch.cat([input_BNW[:, :1], input_BNW[:, 1:] + before_BNW], dim=1)
         hidden_BNW, _ = self._read(seen, input_BNW, 0)
@@ -169,15 +187,24 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         return _Seen(self.backbone.forward_prefix(prefix), prefix.mask_BL)
 
     def _read(self, seen: _Seen, input_BNW: Tensor, first: int) -> tuple[Tensor, KeyValues]:
-        """Hidden states of the action tokens from number `first` on, and the keys and values of all so far."""
+        """Hidden states of the action tokens from number `first` on, and the keys and values of all
+        so far."""
         rows, count = input_BNW.shape[:2]
         number_N = torch.arange(first + count, device=input_BNW.device)
-        own_NN = number_N <= number_N[first:, None] if self.causal else number_N.new_ones(count, count).bool()
-        allowed_BNK = torch.cat([seen.mask_BL[:, None].expand(-1, count, -1), own_NN.expand(rows, -1, -1)], dim=2)
+        own_NN = (
+            number_N <= number_N[first:, None]
+            if self.causal
+            else number_N.new_ones(count, count).bool()
+        )
+        allowed_BNK = torch.cat(
+            [seen.mask_BL[:, None].expand(-1, count, -1), own_NN.expand(rows, -1, -1)], dim=2
+        )
         position_BN = seen.mask_BL.sum(dim=1, keepdim=True) + number_N[first:]
         return self.backbone.forward_text(input_BNW, allowed_BNK, position_BN, seen.key_values)
 
-    def _decode(self, observed: Observed, noise_BHA: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def _decode(
+        self, observed: Observed, noise_BHA: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
         """Tokens (B, H, A) and the logits (B, H, A, K) they were drawn from."""
         if self.embedding is None:
             logits_BHAK = self.logits(observed)
@@ -194,11 +221,14 @@ class TokenVlaPolicy(VisionLanguagePolicy):
             logits.append(self.head(hidden_B1W[:, 0]))
             tokens.append(draw_tokens(logits[-1], noise_BN[:, number], temperature))
         shape = self.chunk_shape
-        return torch.stack(tokens, dim=1).unflatten(1, shape), torch.stack(logits, dim=1).unflatten(1, shape)
+        return torch.stack(tokens, dim=1).unflatten(1, shape), torch.stack(logits, dim=1).unflatten(
+            1, shape
+        )
 
     @torch.no_grad()
     def _start_from_words(self) -> None:
-        """Takes the rows of the rarest words over, after which the language head is no longer needed."""
+        """Takes the rows of the rarest words over, after which the language head is no longer
+        needed."""
         words = self.backbone.source.tokenizer.get_vocab_size(with_added_tokens=False)
         ids_K = vocabulary_ids(words, self.config.bins)
         embedding_VW = self.backbone.text.embed_tokens.weight

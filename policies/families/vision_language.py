@@ -1,4 +1,5 @@
-"""What the policies over a vision-language model share: the backbone, frozen, adapted or trained, and what is seen.
+"""What the policies over a vision-language model share: the backbone, frozen, adapted or trained,
+and what is seen.
 
 Shape suffixes: B batch, T observed steps, O observation.
 """
@@ -21,21 +22,27 @@ FOLDER = "backbone"
 
 
 class VisionLanguagePolicy(ChunkPolicy):
-    """A policy that reads pictures, an instruction and the robot's state through a vision-language model.
+    """A policy that reads pictures, an instruction and the robot's state through a vision-language
+    model.
 
     Args:
         config: of the family.
         shapes: sizes that the data give.
-        saved: folder of the policy whose weights are about to be loaded; None reads the backbone's pretrained weights.
+        saved: folder of the policy whose weights are about to be loaded; None reads the backbone's
+            pretrained weights.
         head: whether the backbone keeps its language head.
 
     Raises:
-        HandoffError: a point cloud, neither camera nor state, an untaught backbone that is not to learn, or one that
-            cannot be read, see `load_backbone`.
+        HandoffError: a point cloud, neither camera nor state, an untaught backbone that is not to
+            learn, or one that cannot be read, see `load_backbone`.
     """
 
     def __init__(
-        self, config: VlaConfig | TokenVlaConfig, shapes: Shapes, saved: Path | None, head: bool = False
+        self,
+        config: VlaConfig | TokenVlaConfig,
+        shapes: Shapes,
+        saved: Path | None,
+        head: bool = False,
     ) -> None:
         super().__init__(config, shapes)
         if config.point_fields or not (config.image_fields or shapes.observation):
@@ -44,12 +51,18 @@ class VisionLanguagePolicy(ChunkPolicy):
                 f"{list(config.image_fields)}, observation_fields {list(config.observation_fields)}, point_fields "
                 f"{list(config.point_fields)}."
             )
-        if config.backbone.scratch is not None and config.train_backbone == "none" and saved is None:
+        if (
+            config.backbone.scratch is not None
+            and config.train_backbone == "none"
+            and saved is None
+        ):
             raise HandoffError(
                 "policy: a backbone from scratch knows nothing yet and train_backbone is 'none'. Set it to 'all'."
             )
         if saved is not None and not (saved / FOLDER).is_dir():
-            raise HandoffError(f"{saved}: no folder '{FOLDER}' beside the weights. Was the policy copied in part?")
+            raise HandoffError(
+                f"{saved}: no folder '{FOLDER}' beside the weights. Was the policy copied in part?"
+            )
         backbone = config.backbone
         if saved is not None:
             backbone = replace(backbone, folder=str(saved / FOLDER), scratch=None)
@@ -57,7 +70,9 @@ class VisionLanguagePolicy(ChunkPolicy):
         self._entries = _state_entries(config, shapes)
         state = [config.n_obs_steps * (entries.stop - entries.start) for entries in self._entries]
         shared = config.state_tokens == "object"
-        self.backbone = load_backbone(backbone, saved is None, state, head, bool(config.image_fields), shared)
+        self.backbone = load_backbone(
+            backbone, saved is None, state, head, bool(config.image_fields), shared
+        )
         if config.train_backbone != "all":
             self.backbone.requires_grad_(False)
         if config.train_backbone == "lora":

@@ -1,9 +1,11 @@
-"""The vision-language-action policy: a backbone that sees and reads, and an action expert that samples the chunk.
+"""The vision-language-action policy: a backbone that sees and reads, and an action expert that
+samples the chunk.
 
-Followed are pi0 (arXiv 2410.24164) and SmolVLA (arXiv 2506.01844); the headers of `policies.networks.vlm` and
-`policies.networks.action_expert` say where which. The chunk is learned by flow matching with times that favour noise,
-and sampled by Euler's method. Actions and state have the robot's own number of entries, where both systems pad them to
-32, and the loss is the mean over the actions inside their episode, where SmolVLA's code counts the others as 0.
+Followed are pi0 (arXiv 2410.24164) and SmolVLA (arXiv 2506.01844); the headers of
+`policies.networks.vlm` and `policies.networks.action_expert` say where which. The chunk is learned
+by flow matching with times that favour noise, and sampled by Euler's method. Actions and state have
+the robot's own number of entries, where both systems pad them to 32, and the loss is the mean over
+the actions inside their episode, where SmolVLA's code counts the others as 0.
 
 Shape suffixes: B batch, H horizon, A action.
 """
@@ -27,13 +29,18 @@ from policies.samplers.flow_matching import flow_example, ode_grid, training_tim
 
 
 class VlaPolicy(VisionLanguagePolicy):
-    """Flows a chunk from noise, given pictures, an instruction and the state; see `VisionLanguagePolicy`."""
+    """Flows a chunk from noise, given pictures, an instruction and the state; see
+    `VisionLanguagePolicy`."""
 
     def __init__(self, config: VlaConfig, shapes: Shapes, saved: Path | None = None) -> None:
         super().__init__(config, shapes, saved)
         self.config = config
         self.expert = ActionExpert(
-            self.backbone, shapes.action, config.expert_width, config.expert_layers, config.self_attention_every
+            self.backbone,
+            shapes.action,
+            config.expert_width,
+            config.expert_layers,
+            config.self_attention_every,
         )
         self._freeze_unread()
         self.set_sampler_steps(config.inference_steps)
@@ -59,7 +66,9 @@ class VlaPolicy(VisionLanguagePolicy):
         """The backbone's keys and values, worked out once and read by every step of the sampler."""
         prefix = self.prefix(observed)
         key_values = self.backbone.forward_prefix(prefix)
-        order_BH = torch.arange(self.chunk_shape[0], device=prefix.mask_BL.device).expand(len(prefix.mask_BL), -1)
+        order_BH = torch.arange(self.chunk_shape[0], device=prefix.mask_BL.device).expand(
+            len(prefix.mask_BL), -1
+        )
         last_B = positions(prefix.mask_BL)[:, -1:]
         return Seen(
             tuple(key_values[number] for number in self.expert.read),
@@ -80,7 +89,9 @@ class VlaPolicy(VisionLanguagePolicy):
         """Mean squared error of the predicted velocity over the actions inside their episode."""
         clean_BHA, device = batch.chunk_BHA, batch.chunk_BHA.device
         uniform_B = torch.from_numpy(draw.random(len(clean_BHA), dtype=np.float32)).to(device)
-        noise_BHA = torch.from_numpy(draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)).to(device)
+        noise_BHA = torch.from_numpy(
+            draw.standard_normal(tuple(clean_BHA.shape), dtype=np.float32)
+        ).to(device)
         time_B = training_time(uniform_B, "beta")
         noisy_BHA, velocity_BHA = flow_example(clean_BHA, noise_BHA, time_B)
         with repeatable_dropout(draw, device):
@@ -90,7 +101,8 @@ class VlaPolicy(VisionLanguagePolicy):
         return (error_BH * inside_BH).sum() / inside_BH.sum().clamp(min=1.0)
 
     def _freeze_unread(self) -> None:
-        """The expert reads keys and values only, so in the last layer nothing behind those would ever learn."""
+        """The expert reads keys and values only, so in the last layer nothing behind those would
+        ever learn."""
         last = self.backbone.text_layers()[-1]
         for part in (self.backbone.text.norm, last.mlp, last.post_attention_layernorm):
             part.requires_grad_(False)

@@ -31,20 +31,27 @@ class PretrainConfig:
     """A policy from demonstrations."""
 
     policy: PolicyConfig = field(default_factory=DiffusionPolicyConfig)
-    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=20_000, learning_rate=1e-3))
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(steps=20_000, learning_rate=1e-3)
+    )
     validation_fraction: float = 0.02
-    """Share of the episodes of every store that is held out to report a validation loss; 0 learns from all."""
+    """Share of the episodes of every store that is held out to report a validation loss; 0 learns
+    from all."""
     keep_every: int = 0
-    """Updates between policies that are kept on the way, in folders `step-<updates>`, for a learning curve; 0 keeps the
-    last one only."""
+    """Updates between policies that are kept on the way, in folders `step-<updates>`, for a
+    learning curve; 0 keeps the last one only."""
     mixture: tuple[MixedStore, ...] = ()
-    """Stores beside the demonstrations, with the same rate and the same fields as far as the policy reads them."""
+    """Stores beside the demonstrations, with the same rate and the same fields as far as the policy
+    reads them."""
     demos_weight: float = 1.0
     """Weight of the demonstrations in that mixture."""
     memory_gb: float = 4.0
-    """Pictures and point clouds held in memory, all cameras together [10^9 bytes]; a camera that no longer fits is read
-    from an uncompressed file, which lies in the policy's folder until the training is over."""
+    """Pictures and point clouds held in memory, all cameras together [10^9 bytes]; a camera that no
+    longer fits is read from an uncompressed file, which lies in the policy's folder until the
+    training is over."""
     initial: str | None = None
-    """Folder of a saved policy of the same family and shapes whose weights the training starts from."""
+    """Folder of a saved policy of the same family and shapes whose weights the training starts
+    from."""
     keep_normalizers: bool = True
-    """With `initial`: whether its normalisers are kept; else they are fitted to the demonstrations."""
+    """With `initial`: whether its normalisers are kept; else they are fitted to the
+    demonstrations."""

@@ -1,9 +1,12 @@
-"""Imitation: data split, new policy, training loss and validation loss. Torch side of `policies.imitation.pretrain`.
+"""Imitation: data split, new policy, training loss and validation loss. Torch side of
+`policies.imitation.pretrain`.
 
-Statistics for the normalisers are taken while the stores are read, episode by episode. They are those of all learned
-episodes of all stores alike: a store's weight says how often it is learned from, not in which units.
+Statistics for the normalisers are taken while the stores are read, episode by episode. They are
+those of all learned episodes of all stores alike: a store's weight says how often it is learned
+from, not in which units.
 
-Shape suffixes: B batch, H horizon, A action, O observation, T steps of an episode, E episodes, N windows.
+Shape suffixes: B batch, H horizon, A action, O observation, T steps of an episode, E episodes, N
+windows.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ from torch import Tensor
 
 from policies.card import PolicyCard
 from policies.checkpoint import read_card, read_weights
-from policies.data.demonstrations import Demonstrations, Episode, check_agreement, open_store, read_stores
+from policies.data.demonstrations import (
+    Demonstrations,
+    Episode,
+    check_agreement,
+    open_store,
+    read_stores,
+)
 from policies.data.frames import FrameSpace
 from policies.data.mixture import Mixture, new_mixture
 from policies.data.windows import Windows, chunks, episode_windows, window_index
@@ -34,7 +43,8 @@ from policies.training.loop import Objective, autocast, rng
 from robots.errors import HandoffError
 
 _SPLIT, _VALIDATION = (1 << 61), (1 << 61) + 1
-"""Numbers of the draws for the held-out episodes and, from the second on, for their noise, apart from the updates'."""
+"""Numbers of the draws for the held-out episodes and, from the second on, for their noise, apart
+from the updates'."""
 _SPLITS = 1 << 40
 """Between the draws for the held-out episodes of two stores."""
 _GOALS, _VALIDATION_GOALS = 3 << 60, 5 << 60
@@ -53,16 +63,22 @@ class Split(NamedTuple):
 
 
 class DataStatistics:
-    """What is fitted to the data: ranges of the observations and points, moments of chunks and last steps."""
+    """What is fitted to the data: ranges of the observations and points, moments of chunks and last
+    steps."""
 
     def __init__(self, card: PolicyCard) -> None:
         """Of nothing yet, for the policy of that card."""
         sizes = card.model
         self.observed = MinMaxStatistics(card.observation_size)
-        self.points = {name: MinMaxStatistics(card.sensors[name].shape[-1]) for name in sizes.point_fields}
+        self.points = {
+            name: MinMaxStatistics(card.sensors[name].shape[-1]) for name in sizes.point_fields
+        }
         self.chunks = MomentStatistics((sizes.horizon, card.action_size))
         self.last = MomentStatistics((card.observation_size,))
-        self._sizes, self._anchor = (sizes.n_obs_steps, sizes.horizon, sizes.n_action_steps), card.anchor
+        self._sizes, self._anchor = (
+            (sizes.n_obs_steps, sizes.horizon, sizes.n_action_steps),
+            card.anchor,
+        )
 
     def update(self, episode: Episode) -> None:
         """Takes an episode in.
@@ -100,7 +116,8 @@ def prepare(config: PretrainConfig, demos: Path, space: FrameSpace, device: torc
         device: of the policy and the windows.
 
     Raises:
-        HandoffError: unusable stores, ones that do not agree, or weights to start from that do not fit.
+        HandoffError: unusable stores, ones that do not agree, or weights to start from that do not
+            fit.
     """
     sizes, seed = config.policy, config.training.seed
     stores = [open_store(str(demos), demos / "store.zarr", sizes)]
@@ -111,7 +128,9 @@ def prepare(config: PretrainConfig, demos: Path, space: FrameSpace, device: torc
     initial = None if config.initial is None else Path(config.initial)
     if initial is not None:
         check_initial(card, initial)
-    held_out = _held_out([store.episodes.num_episodes for store in stores], config.validation_fraction, seed)
+    held_out = _held_out(
+        [store.episodes.num_episodes for store in stores], config.validation_fraction, seed
+    )
     kept_back = set(held_out.tolist())
 
     def learn(number: int, episode: Episode) -> None:
@@ -131,7 +150,8 @@ def prepare(config: PretrainConfig, demos: Path, space: FrameSpace, device: torc
 
 
 def held_out_episodes(count: int, fraction: float, seed: int, store: int = 0) -> np.ndarray:
-    """Episodes of store number `store` kept from training: `fraction` of its `count`, rounded up, but never all."""
+    """Episodes of store number `store` kept from training: `fraction` of its `count`, rounded up,
+    but never all."""
     number = min(count - 1, int(np.ceil(fraction * count)))
     return np.sort(rng(seed, _SPLIT + store * _SPLITS).permutation(count)[:number])
 
@@ -174,27 +194,35 @@ def fit_normalizers(
     if isinstance(module.normalize_action, QuantileNormalizer):
         learned = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
         index = window_index(data.ends_E, *_sizes(data.card.model)).of(learned)
-        module.normalize_action.fit(chunks(index, data.observation_MO, data.action_MA, module.anchor))
+        module.normalize_action.fit(
+            chunks(index, data.observation_MO, data.action_MA, module.anchor)
+        )
     else:
         module.normalize_action.fit_moments(statistics.chunks)
     if isinstance(module, BesoPolicy):
         module.fit_usual_goal(statistics.last)
-    # Ranges are all that is taken over, so one step with the two extreme points stands for all episodes.
-    extremes = {name: np.stack([seen.low, seen.high])[None] for name, seen in statistics.points.items()}
+    # Ranges are all that is taken over, so one step with the two extreme points stands for all
+    # episodes.
+    extremes = {
+        name: np.stack([seen.low, seen.high])[None] for name, seen in statistics.points.items()
+    }
     for part in module.modules():
         if isinstance(part, ObservationEncoder):
             part.fit_sensors([extremes])
 
 
 def check_initial(card: PolicyCard, initial: Path) -> None:
-    """Checks that a policy of `card` may take over the weights of the saved one in the directory `initial`.
+    """Checks that a policy of `card` may take over the weights of the saved one in the directory
+    `initial`.
 
     Raises:
         HandoffError: no policy there, or one of another family or anchor.
     """
     saved = read_card(initial)
     if saved.model.kind != card.model.kind:
-        raise HandoffError(f"{initial}: a policy of family '{saved.model.kind}', expected '{card.model.kind}'.")
+        raise HandoffError(
+            f"{initial}: a policy of family '{saved.model.kind}', expected '{card.model.kind}'."
+        )
     if saved.anchor != card.anchor:
         raise HandoffError(
             f"{initial}: its actions are relative to '{saved.model.anchor_field}' (entry {saved.anchor}), expected "
@@ -208,7 +236,8 @@ def start_from(module: ChunkPolicy, initial: Path, keep_normalizers: bool) -> No
     Args:
         module: its normalisers fitted.
         initial: of the same family and shapes.
-        keep_normalizers: takes its normalisers over too, without which its weights see other numbers than it learned.
+        keep_normalizers: takes its normalisers over too, without which its weights see other
+            numbers than it learned.
 
     Raises:
         HandoffError: no weights there, or some of another shape.
@@ -218,32 +247,51 @@ def start_from(module: ChunkPolicy, initial: Path, keep_normalizers: bool) -> No
         there = tuple(weights[name].shape) if name in weights else "absent"
         wanted = tuple(own[name].shape) if name in own else "absent"
         if there != wanted:
-            raise HandoffError(f"{initial}: '{name}' is {there}, expected {wanted}. Do the sizes of both agree?")
-    kept = {name: weight for name, weight in weights.items() if keep_normalizers or "normalize_" not in name}
+            raise HandoffError(
+                f"{initial}: '{name}' is {there}, expected {wanted}. Do the sizes of both agree?"
+            )
+    kept = {
+        name: weight
+        for name, weight in weights.items()
+        if keep_normalizers or "normalize_" not in name
+    }
     module.load_state_dict(own | kept)
 
 
-def split_windows(data: Demonstrations, held_out: np.ndarray, module: ChunkPolicy, sizes: PolicyConfig) -> Split:
+def split_windows(
+    data: Demonstrations, held_out: np.ndarray, module: ChunkPolicy, sizes: PolicyConfig
+) -> Split:
     """The windows of `data`, normalised, on the device of `module`."""
     learned = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
-    observation_MO = module.normalize_observation(torch.from_numpy(data.observation_MO).to(module.device))
-    return Split(*(_windows(data, module, sizes, chosen, observation_MO) for chosen in (learned, held_out)))
+    observation_MO = module.normalize_observation(
+        torch.from_numpy(data.observation_MO).to(module.device)
+    )
+    return Split(
+        *(_windows(data, module, sizes, chosen, observation_MO) for chosen in (learned, held_out))
+    )
 
 
-def normalized_windows(data: Demonstrations, module: ChunkPolicy, sizes: PolicyConfig, episodes: np.ndarray) -> Windows:
+def normalized_windows(
+    data: Demonstrations, module: ChunkPolicy, sizes: PolicyConfig, episodes: np.ndarray
+) -> Windows:
     """The windows of `episodes`, normalised as the policy does, on its device."""
-    observation_MO = module.normalize_observation(torch.from_numpy(data.observation_MO).to(module.device))
+    observation_MO = module.normalize_observation(
+        torch.from_numpy(data.observation_MO).to(module.device)
+    )
     return _windows(data, module, sizes, episodes, observation_MO)
 
 
 def windows_per_store(data: Demonstrations, episodes: np.ndarray) -> tuple[int, ...]:
     """Windows of `episodes` in every store."""
     index = window_index(data.ends_E, *_sizes(data.card.model)).of(episodes)
-    return tuple(np.bincount(data.store_E[index.episode_N], minlength=int(data.store_E[-1]) + 1).tolist())
+    return tuple(
+        np.bincount(data.store_E[index.episode_N], minlength=int(data.store_E[-1]) + 1).tolist()
+    )
 
 
 def wants_future_goal(model: PolicyConfig) -> bool:
-    """Whether the policy is told, as its goal, an observation that came later in the same episode."""
+    """Whether the policy is told, as its goal, an observation that came later in the same
+    episode."""
     match model:
         case BesoConfig(goal="future"):
             return True
@@ -269,7 +317,9 @@ def imitation_objective(
         precision: `bf16` or `fp32`.
         mixture: how the windows are divided among stores; by default they are of one.
     """
-    batches = ImitationBatches(windows, mixture or Mixture((len(windows),), (1.0,)), batch_size, seed)
+    batches = ImitationBatches(
+        windows, mixture or Mixture((len(windows),), (1.0,)), batch_size, seed
+    )
 
     def loss(batch: Batch, step: int) -> Tensor:
         with autocast(precision, module.device):
@@ -288,7 +338,8 @@ class Decoded(NamedTuple):
 
 
 class ImitationBatches:
-    """The batch of every update, in the two stages of `policies.training.preflight.TwoStageBatch`."""
+    """The batch of every update, in the two stages of
+    `policies.training.preflight.TwoStageBatch`."""
 
     def __init__(self, windows: Windows, mixture: Mixture, size: int, seed: int) -> None:
         """Of `size` windows, in the order of `seed`."""
@@ -311,7 +362,8 @@ class ImitationBatches:
 
 @torch.no_grad()
 def validation_loss(module: ChunkPolicy, windows: Windows, seed: int) -> float:
-    """The same loss on held-out windows, each tried a few times, in fp32 and without dropout or random crops."""
+    """The same loss on held-out windows, each tried a few times, in fp32 and without dropout or
+    random crops."""
     learning = module.training
     module.eval()
     tried_N = torch.arange(len(windows)).repeat(_VALIDATION_DRAWS)
@@ -325,7 +377,11 @@ def validation_loss(module: ChunkPolicy, windows: Windows, seed: int) -> float:
 
 
 def _windows(
-    data: Demonstrations, module: ChunkPolicy, sizes: PolicyConfig, episodes: np.ndarray, observation_MO: Tensor
+    data: Demonstrations,
+    module: ChunkPolicy,
+    sizes: PolicyConfig,
+    episodes: np.ndarray,
+    observation_MO: Tensor,
 ) -> Windows:
     """The windows of `episodes` over observations that are normalised already."""
     index = window_index(data.ends_E, *_sizes(sizes)).of(episodes)
@@ -336,7 +392,9 @@ def _windows(
         module.normalize_action(chunk_NHA.to(module.device)),
         torch.from_numpy(index.padded_NH).to(module.device),
         data.sensors,
-        tuple(data.instruction_E[episode] for episode in index.episode_N) if data.instruction_E else (),
+        tuple(data.instruction_E[episode] for episode in index.episode_N)
+        if data.instruction_E
+        else (),
         torch.from_numpy(index.end_N) if wants_future_goal(sizes) else None,
     )
 

@@ -1,8 +1,9 @@
 """Stage `pretrain`: demonstrations to a policy of any family, by imitation.
 
-By default a diffusion policy, by denoising (Chi et al., RSS 2023). Followed is the released diffusion_policy (squared
-cosine, clipped samples, min-max normalisation, edge padding, EMA), except that the network is a residual MLP and
-predicts velocity, which learns push-T in minutes of one processor core.
+By default a diffusion policy, by denoising (Chi et al., RSS 2023). Followed is the released
+diffusion_policy (squared cosine, clipped samples, min-max normalisation, edge padding, EMA), except
+that the network is a residual MLP and predicts velocity, which learns push-T in minutes of one
+processor core.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress) -> dict[str, Any]:
-    """Trains a policy and writes it to `out`, with its loss curve (`loss.jsonl`, `loss.png`) and `samples.png`.
+    """Trains a policy and writes it to `out`, with its loss curve (`loss.jsonl`, `loss.png`) and
+    `samples.png`.
 
     Args:
         config: what and how.
@@ -30,9 +32,10 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
         progress: told every update.
 
     Returns:
-        Metrics: steps, cpu_seconds, steps_per_s (of processor time), loss, validation_loss (over the held-out windows
-        of all stores alike; None when there are none), windows, windows_per_store (by name; `demos` are the
-        demonstrations), parameters, precision and device.
+        Metrics: steps, cpu_seconds, steps_per_s (of processor time), loss, validation_loss (over
+        the held-out windows of all stores alike; None when there are none), windows,
+        windows_per_store (by name; `demos` are the demonstrations), parameters, precision and
+        device.
 
     Raises:
         HandoffError: unusable demonstrations, a loss that is not finite, or a full disk.
@@ -50,7 +53,9 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     space = FrameSpace(config.memory_gb, out)
     with torch_threads(training.threads):
         module, card, (learned, held_out), mixture, stores = prepare(config, demos, space, device)
-        objective = imitation_objective(module, learned, training.batch_size, training.seed, precision, mixture)
+        objective = imitation_objective(
+            module, learned, training.batch_size, training.seed, precision, mixture
+        )
         identity = _identity(config, learned.digest(), precision, device)
 
         def keep(step: int, average: dict[str, Tensor]) -> None:
@@ -58,11 +63,22 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
             folder.mkdir(exist_ok=True)
             save_policy(folder, card, average, module.extra_files())
 
-        trained = train(training, module, objective, identity, out, progress, keep_every=config.keep_every, keep=keep)
+        trained = train(
+            training,
+            module,
+            objective,
+            identity,
+            out,
+            progress,
+            keep_every=config.keep_every,
+            keep=keep,
+        )
         module.load_state_dict(trained.average)
         held_out_loss = validation_loss(module, held_out, training.seed) if len(held_out) else None
         if is_main_process():
-            draw_samples(module, held_out if len(held_out) else learned, out, training.seed, card.action)
+            draw_samples(
+                module, held_out if len(held_out) else learned, out, training.seed, card.action
+            )
     if is_main_process():
         save_policy(out, card, module.state_dict(), module.extra_files())
         _close(training, out)
@@ -82,7 +98,8 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
 
 
 def _close(training: TrainingConfig, out: Path) -> None:
-    """Draws the loss, hands the pictures to the loggers and removes the checkpoint of the finished training."""
+    """Draws the loss, hands the pictures to the loggers and removes the checkpoint of the finished
+    training."""
     from policies.training.loggers import log_pictures
     from policies.training.loop import STATE
     from policies.training.loss_curve import draw_curve
@@ -95,7 +112,8 @@ def _close(training: TrainingConfig, out: Path) -> None:
 def _identity(config: PretrainConfig, windows: str, precision: str, device: torch.device) -> str:
     """What an interrupted training must have in common with this one to be gone on with.
 
-    All but where pictures lie, which changes nothing: so a run killed for want of memory may go on with less of it.
+    All but where pictures lie, which changes nothing: so a run killed for want of memory may go on
+    with less of it.
     """
     from policies.checkpoint import WEIGHTS, digest_file
     from policies.training.loop import job_identity

@@ -1,13 +1,15 @@
-"""The networks of ACT (Zhao et al., RSS 2023): a chunk to its latent, and what is seen with a latent to a chunk.
+"""The networks of ACT (Zhao et al., RSS 2023): a chunk to its latent, and what is seen with a
+latent to a chunk.
 
-Followed is the released act, and LeRobot's ACT, which was made to agree with it, where they differ from the paper: one
-decoder layer (the code builds the paper's 7 and reads the first one's answer), and, as in DETR (Carion et al. 2020),
-from which the code stems, normalisation after every branch and positions added to queries and keys of every layer but
-never to the values. Other than there, every camera has a trunk of its own, with GroupNorm and untrained at first; the
-released code shares one with frozen BatchNorm from ImageNet among them.
+Followed is the released act, and LeRobot's ACT, which was made to agree with it, where they differ
+from the paper: one decoder layer (the code builds the paper's 7 and reads the first one's answer),
+and, as in DETR (Carion et al. 2020), from which the code stems, normalisation after every branch
+and positions added to queries and keys of every layer but never to the values. Other than there,
+every camera has a trunk of its own, with GroupNorm and untrained at first; the released code shares
+one with frozen BatchNorm from ImageNet among them.
 
-Shape suffixes: B batch, L tokens, W width, O observation, H horizon, A action, Z latent, R rows and C columns of a
-picture or feature map, D colours, E entries of a position.
+Shape suffixes: B batch, L tokens, W width, O observation, H horizon, A action, Z latent, R rows and
+C columns of a picture or feature map, D colours, E entries of a position.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _MAPS = 512
 
 
 class LatentEncoder(nn.Module):
-    """Mean and log variance of the latent of a demonstrated chunk: the encoder of the variational autoencoder.
+    """Mean and log variance of the latent of a demonstrated chunk: the encoder of the variational
+    autoencoder.
 
     Args:
         config: sizes.
@@ -43,14 +46,20 @@ class LatentEncoder(nn.Module):
     def __init__(self, config: ActConfig, shapes: Shapes) -> None:
         super().__init__()
         self.summary_W = nn.Parameter(torch.randn(config.width))
-        self.observation = nn.Linear(shapes.observation, config.width) if shapes.observation else None
+        self.observation = (
+            nn.Linear(shapes.observation, config.width) if shapes.observation else None
+        )
         self.action = nn.Linear(shapes.action, config.width)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.latent_layers))
         self.output = nn.Linear(config.width, 2 * config.latent)
         tokens = 1 + bool(shapes.observation) + config.horizon
-        self.register_buffer("position_LW", sinusoidal_embedding(tokens, config.width), persistent=False)
+        self.register_buffer(
+            "position_LW", sinusoidal_embedding(tokens, config.width), persistent=False
+        )
 
-    def forward(self, vector_BO: Tensor, chunk_BHA: Tensor, padded_BH: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, vector_BO: Tensor, chunk_BHA: Tensor, padded_BH: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Mean and log variance, each (B, Z), in float32.
 
         Args:
@@ -71,8 +80,8 @@ class LatentEncoder(nn.Module):
 
 
 class ChunkTransformer(nn.Module):
-    """A chunk from a latent and what is seen: one token each for the latent, the observation vector and every point
-    cloud, one per place in every camera's feature map.
+    """A chunk from a latent and what is seen: one token each for the latent, the observation vector
+    and every point cloud, one per place in every camera's feature map.
 
     Args:
         config: sizes, cameras and point clouds.
@@ -89,12 +98,18 @@ class ChunkTransformer(nn.Module):
         self.places = nn.ModuleDict({name: nn.Linear(_MAPS, width) for name in config.image_fields})
         self.points = nn.ModuleDict()
         for name in config.point_fields:
-            one = EncodedPolicyConfig(observation_fields=(), point_fields=(name,), point_encoder=point)
+            one = EncodedPolicyConfig(
+                observation_fields=(), point_fields=(name,), point_encoder=point
+            )
             self.points[name] = ObservationEncoder(one, shapes)
-        self.clouds = nn.ModuleDict({name: nn.Linear(point.features, width) for name in config.point_fields})
+        self.clouds = nn.ModuleDict(
+            {name: nn.Linear(point.features, width) for name in config.point_fields}
+        )
         self.latent = nn.Linear(config.latent, width)
         self.observation = nn.Linear(shapes.observation, width) if shapes.observation else None
-        self.position_LW = nn.Parameter(torch.randn(1 + bool(shapes.observation) + len(self.points), width))
+        self.position_LW = nn.Parameter(
+            torch.randn(1 + bool(shapes.observation) + len(self.points), width)
+        )
         self.query_HW = nn.Parameter(torch.randn(config.horizon, width))
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
@@ -103,10 +118,13 @@ class ChunkTransformer(nn.Module):
         for parameter in (*self.encoder.parameters(), *self.decoder.parameters()):
             if parameter.ndim > 1:
                 nn.init.xavier_uniform_(parameter)
-        # As released, the first layer's actions attend to zeros: all that comes of it is the bias of the values.
+        # As released, the first layer's actions attend to zeros: all that comes of it is the bias
+        # of the values.
         self.get_parameter("decoder.0.own.in_proj_weight").requires_grad_(False)
 
-    def forward(self, latent_BZ: Tensor, vector_BO: Tensor, sensors: Mapping[str, Tensor]) -> Tensor:
+    def forward(
+        self, latent_BZ: Tensor, vector_BO: Tensor, sensors: Mapping[str, Tensor]
+    ) -> Tensor:
         """Normalised chunk (B, H, A).
 
         Args:
@@ -121,14 +139,18 @@ class ChunkTransformer(nn.Module):
         if self.observation is not None:
             single.append(self.observation(vector_BO))
         clouds = Observed(vector_BO[:, None, :0], sensors)
-        single += [self.clouds[name](encoder(clouds)[:, 0]) for name, encoder in self.points.items()]
+        single += [
+            self.clouds[name](encoder(clouds)[:, 0]) for name, encoder in self.points.items()
+        ]
         tokens: list[Tensor] = [torch.stack(single, dim=1)]
         positions: list[Tensor] = [self.position_LW]
         for name, trunk in self.trunks.items():
             maps_BWRC = trunk(_scaled(name, sensors[name][:, 0]))
             rows, columns = maps_BWRC.shape[2:]
             tokens.append(self.places[name](maps_BWRC.flatten(2).transpose(1, 2)))
-            positions.append(plane_positions(rows, columns, self.position_LW.shape[1]).to(maps_BWRC.device))
+            positions.append(
+                plane_positions(rows, columns, self.position_LW.shape[1]).to(maps_BWRC.device)
+            )
         memory_BLW, position_LW = torch.cat(tokens, dim=1), torch.cat(positions)
         for layer in self.encoder:
             memory_BLW = layer(memory_BLW, position_LW)
@@ -139,7 +161,8 @@ class ChunkTransformer(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and a feed-forward network, each added to its input and normalised after it."""
+    """Self-attention and a feed-forward network, each added to its input and normalised after
+    it."""
 
     def __init__(self, config: ActConfig) -> None:
         super().__init__()
@@ -148,7 +171,9 @@ class EncoderLayer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(2))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, hidden_BLW: Tensor, position_LW: Tensor, ignored_BL: Tensor | None = None) -> Tensor:
+    def forward(
+        self, hidden_BLW: Tensor, position_LW: Tensor, ignored_BL: Tensor | None = None
+    ) -> Tensor:
         """(B, L, W) to (B, L, W).
 
         Args:
@@ -157,13 +182,16 @@ class EncoderLayer(nn.Module):
             ignored_BL: True for tokens that none may look at.
         """
         placed_BLW = hidden_BLW + position_LW
-        seen_BLW, _ = self.attention(placed_BLW, placed_BLW, hidden_BLW, ignored_BL, need_weights=False)
+        seen_BLW, _ = self.attention(
+            placed_BLW, placed_BLW, hidden_BLW, ignored_BL, need_weights=False
+        )
         hidden_BLW = self.norms[0](hidden_BLW + self.dropout(seen_BLW))
         return self.norms[1](hidden_BLW + self.dropout(self.feedforward(hidden_BLW)))
 
 
 class DecoderLayer(nn.Module):
-    """Attention among the actions, attention to what is seen, and a feed-forward network; see `EncoderLayer`."""
+    """Attention among the actions, attention to what is seen, and a feed-forward network; see
+    `EncoderLayer`."""
 
     def __init__(self, config: ActConfig) -> None:
         super().__init__()
@@ -173,7 +201,9 @@ class DecoderLayer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(3))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, hidden_BHW: Tensor, query_HW: Tensor, memory_BLW: Tensor, position_LW: Tensor) -> Tensor:
+    def forward(
+        self, hidden_BHW: Tensor, query_HW: Tensor, memory_BLW: Tensor, position_LW: Tensor
+    ) -> Tensor:
         """(B, H, W) to (B, H, W).
 
         Args:
@@ -185,16 +215,19 @@ class DecoderLayer(nn.Module):
         placed_BHW = hidden_BHW + query_HW
         seen_BHW, _ = self.own(placed_BHW, placed_BHW, hidden_BHW, need_weights=False)
         hidden_BHW = self.norms[0](hidden_BHW + self.dropout(seen_BHW))
-        seen_BHW, _ = self.cross(hidden_BHW + query_HW, memory_BLW + position_LW, memory_BLW, need_weights=False)
+        seen_BHW, _ = self.cross(
+            hidden_BHW + query_HW, memory_BLW + position_LW, memory_BLW, need_weights=False
+        )
         hidden_BHW = self.norms[1](hidden_BHW + self.dropout(seen_BHW))
         return self.norms[2](hidden_BHW + self.dropout(self.feedforward(hidden_BHW)))
 
 
 def plane_positions(rows: int, columns: int, size: int) -> Tensor:
-    """(rows * columns, size): for every place of a map its row, then its column, half of the entries each (DETR).
+    """(rows * columns, size): for every place of a map its row, then its column, half of the
+    entries each (DETR).
 
-    A row or column is an angle that ends at 2 pi with the last one, whatever their number, times geometric frequencies
-    from 1 down; of each there is the sine, then the cosine.
+    A row or column is an angle that ends at 2 pi with the last one, whatever their number, times
+    geometric frequencies from 1 down; of each there is the sine, then the cosine.
 
     Args:
         rows: of the map.
@@ -214,7 +247,9 @@ def plane_positions(rows: int, columns: int, size: int) -> Tensor:
 def _scaled(name: str, image_BRCD: Tensor) -> Tensor:
     """A whole picture (B, 3, height, width) from -1 to 1; ACT crops nothing."""
     if image_BRCD.dtype != torch.uint8:
-        raise HandoffError(f"act: pictures of '{name}' are {image_BRCD.dtype}, expected uint8. Were they scaled?")
+        raise HandoffError(
+            f"act: pictures of '{name}' are {image_BRCD.dtype}, expected uint8. Were they scaled?"
+        )
     return (image_BRCD.float() * (2.0 / 255.0) - 1.0).permute(0, 3, 1, 2)
 
 

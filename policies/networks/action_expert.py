@@ -1,14 +1,17 @@
-"""The action expert: a small transformer over noisy actions that reads the keys and values of a backbone's layers.
+"""The action expert: a small transformer over noisy actions that reads the keys and values of a
+backbone's layers.
 
-Followed is SmolVLA (arXiv 2506.01844) with its released code (lerobot): the expert has the backbone's heads at a
-fraction of its width; in self-attention layers the actions attend to the backbone's keys and values and to their own
-together, as in pi0 (arXiv 2410.24164); in the layers between, to the backbone's alone, whose keys and values pass
-through projections of the expert, with positions counted from the first action. Time enters as in openpi: sines and
-cosines of periods 0.004 to 4 beside the embedded action, joined by two layers.
+Followed is SmolVLA (arXiv 2506.01844) with its released code (lerobot): the expert has the
+backbone's heads at a fraction of its width; in self-attention layers the actions attend to the
+backbone's keys and values and to their own together, as in pi0 (arXiv 2410.24164); in the layers
+between, to the backbone's alone, whose keys and values pass through projections of the expert, with
+positions counted from the first action. Time enters as in openpi: sines and cosines of periods
+0.004 to 4 beside the embedded action, joined by two layers.
 
-Where SmolVLA and pi0 differ: the actions attend to one another in both directions, as in pi0 and its code; SmolVLA
-masks later actions. Where there are fewer expert layers than backbone layers, each reads the last of its group, so that
-the deepest one is read; SmolVLA's code reads the first. Weights start as torch starts linear layers.
+Where SmolVLA and pi0 differ: the actions attend to one another in both directions, as in pi0 and
+its code; SmolVLA masks later actions. Where there are fewer expert layers than backbone layers,
+each reads the last of its group, so that the deepest one is read; SmolVLA's code reads the first.
+Weights start as torch starts linear layers.
 
 Shape suffixes: B batch, H horizon, A action, W width, L prefix tokens, N heads, D head width.
 """
@@ -59,20 +62,34 @@ class ActionExpert(nn.Module):
     """
 
     def __init__(
-        self, backbone: VisionLanguageModel, action: int, width: float, layers: int | None, self_attention_every: int
+        self,
+        backbone: VisionLanguageModel,
+        action: int,
+        width: float,
+        layers: int | None,
+        self_attention_every: int,
     ) -> None:
         super().__init__()
         count = backbone.layers if layers is None else layers
         own = int(backbone.width * width) // 2 * 2
-        if own < 4 or not 1 <= count <= backbone.layers or backbone.layers % count or self_attention_every < 1:
+        if (
+            own < 4
+            or not 1 <= count <= backbone.layers
+            or backbone.layers % count
+            or self_attention_every < 1
+        ):
             raise HandoffError(
                 f"expert: its width, {width:g} of {backbone.width}, is {own}, expected at least 4; its layers are "
                 f"{count}, expected a divisor of {backbone.layers}; self_attention_every is {self_attention_every}, "
                 "expected at least 1."
             )
-        self.read = tuple(range(backbone.layers // count - 1, backbone.layers, backbone.layers // count))
+        self.read = tuple(
+            range(backbone.layers // count - 1, backbone.layers, backbone.layers // count)
+        )
         sizes = own, backbone.heads, backbone.kv_heads, backbone.head_dim
-        self.layers = nn.ModuleList(_Layer(sizes, number % self_attention_every != 0) for number in range(count))
+        self.layers = nn.ModuleList(
+            _Layer(sizes, number % self_attention_every != 0) for number in range(count)
+        )
         self.norm = nn.RMSNorm(own, eps=1e-5)
         self.embed = nn.Linear(action, own)
         self.join = nn.ModuleList([nn.Linear(2 * own, own), nn.Linear(own, own)])
@@ -89,7 +106,8 @@ class ActionExpert(nn.Module):
         return self.out(hidden_BHW).float()
 
     def hidden(self, noisy_BHA: Tensor, time_B: Tensor, seen: Seen) -> Tensor:
-        """What it makes of every action, (B, H, W), before the velocity is read from it; a critic may read it, too."""
+        """What it makes of every action, (B, H, W), before the velocity is read from it; a critic
+        may read it, too."""
         embedded_BHW = self.embed(noisy_BHA)
         time_BW = time_embedding(time_B, embedded_BHW.shape[-1])
         time_BHW = time_BW[:, None].to(embedded_BHW.dtype).expand_as(embedded_BHW)
@@ -136,14 +154,20 @@ class _Layer(nn.Module):
             own_BNHD = self._heads(self.v_proj(normed_BHW))
             value_BNLD = torch.cat([value_BNLD.to(own_BNHD.dtype), own_BNHD], dim=2)
             allowed_BL = torch.cat([allowed_BL, allowed_BL.new_ones(hidden_BHW.shape[:2])], dim=1)
-        # Repeated by hand, because CUDA's fast kernels take a mask or fewer key heads than query heads, but not both.
+        # Repeated by hand, because CUDA's fast kernels take a mask or fewer key heads than query
+        # heads, but not both.
         key_BNLD, value_BNLD = (
-            part.to(query_BNHD.dtype).repeat_interleave(self.shared, dim=1) for part in (key_BNLD, value_BNLD)
+            part.to(query_BNHD.dtype).repeat_interleave(self.shared, dim=1)
+            for part in (key_BNLD, value_BNLD)
         )
-        mixed_BNHD = scaled_dot_product_attention(query_BNHD, key_BNLD, value_BNLD, attn_mask=allowed_BL[:, None, None])
+        mixed_BNHD = scaled_dot_product_attention(
+            query_BNHD, key_BNLD, value_BNLD, attn_mask=allowed_BL[:, None, None]
+        )
         hidden_BHW = hidden_BHW + self.o_proj(_joined(mixed_BNHD))
         normed_BHW = self.feedforward_norm(hidden_BHW)
-        return hidden_BHW + self.down_proj(silu(self.gate_proj(normed_BHW)) * self.up_proj(normed_BHW))
+        return hidden_BHW + self.down_proj(
+            silu(self.gate_proj(normed_BHW)) * self.up_proj(normed_BHW)
+        )
 
     def _heads(self, joined_BLW: Tensor) -> Tensor:
         return joined_BLW.unflatten(-1, (-1, self.head)).transpose(1, 2)

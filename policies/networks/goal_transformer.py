@@ -1,21 +1,25 @@
-"""The transformer of BESO (Reuss et al., RSS 2023, arXiv 2304.02532): F of EDM's preconditioning, as a GPT.
+"""The transformer of BESO (Reuss et al., RSS 2023, arXiv 2304.02532): F of EDM's preconditioning,
+as a GPT.
 
-Tokens stand in the order noise level, goal, s_1, a_1, s_2, a_2 .. s_T, a_T, a_{T+1} .. a_H, and each looks at itself
-and those before. So a noisy action sees goal and noise level, the observations up to its own step, and the noisy
-actions before it. The paper's window ends at a_T, the one action that it executes. Here the chunk from a_T on takes the
-place of that action: its tokens are denoised as one and look at each other in both directions. (Measured once on
-the paths of `test_learning_beso`, with windows from every step: unguided, in fifty steps, 0.96 of them arrive, and 0.83
-with causal tokens.)
+Tokens stand in the order noise level, goal, s_1, a_1, s_2, a_2 .. s_T, a_T, a_{T+1} .. a_H, and
+each looks at itself and those before. So a noisy action sees goal and noise level, the observations
+up to its own step, and the noisy actions before it. The paper's window ends at a_T, the one action
+that it executes. Here the chunk from a_T on takes the place of that action: its tokens are denoised
+as one and look at each other in both directions. (Measured once on the paths of
+`test_learning_beso`, with windows from every step: unguided, in fifty steps, 0.96 of them arrive,
+and 0.83 with causal tokens.)
 
-Followed is the released beso: a linear embedding of log(sigma) / 4 without a position, one position per step that state
-and action share, linear output, weights as in GPT-2. Different are, besides the longer chunk:
-- The released sampler hands the actions executed before to the network, clean. A policy of Handoff sees observations
-  alone, so it denoises the chunk's past actions together with the others; the released training does the same.
-- One goal token, not one per step of a goal sequence (two for Kitchen), with an embedding of its own, because a goal
-  may have other entries than an observation.
+Followed is the released beso: a linear embedding of log(sigma) / 4 without a position, one position
+per step that state and action share, linear output, weights as in GPT-2. Different are, besides the
+longer chunk:
+- The released sampler hands the actions executed before to the network, clean. A policy of Handoff
+  sees observations alone, so it denoises the chunk's past actions together with the others; the
+  released training does the same.
+- One goal token, not one per step of a goal sequence (two for Kitchen), with an embedding of its
+  own, because a goal may have other entries than an observation.
 
-Shape suffixes: B batch, T observed steps, O observation, G goal, H horizon, A action, W width, L tokens (2 + T + H),
-N heads, D entries per head.
+Shape suffixes: B batch, T observed steps, O observation, G goal, H horizon, A action, W width, L
+tokens (2 + T + H), N heads, D entries per head.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ _DEVIATION = 0.02
 
 
 class GoalTransformer(nn.Module):
-    """What EDM's network F answers to a scaled noisy chunk, given noise level, goal and observations.
+    """What EDM's network F answers to a scaled noisy chunk, given noise level, goal and
+    observations.
 
     Args:
         chunk: (H, A).
@@ -47,12 +52,16 @@ class GoalTransformer(nn.Module):
     seen_LL: Tensor
     """True where a token looks at another."""
 
-    def __init__(self, chunk: tuple[int, int], observation: tuple[int, int], goal: int, config: BesoConfig) -> None:
+    def __init__(
+        self, chunk: tuple[int, int], observation: tuple[int, int], goal: int, config: BesoConfig
+    ) -> None:
         super().__init__()
         width, (horizon, action), (self.steps, entries) = config.width, chunk, observation
         self.register_buffer("seen_LL", _seen(self.steps, horizon), persistent=False)
         if config.heads < 1 or width % config.heads:
-            raise HandoffError(f"beso: width {width} with {config.heads} heads, expected a multiple of the heads.")
+            raise HandoffError(
+                f"beso: width {width} with {config.heads} heads, expected a multiple of the heads."
+            )
         if horizon < self.steps:
             raise HandoffError(
                 f"beso: horizon {horizon} with {self.steps} observed steps, expected at least as many actions, since "
@@ -65,12 +74,15 @@ class GoalTransformer(nn.Module):
         self.goal_position_W = nn.Parameter(torch.empty(width))
         self.position_HW = nn.Parameter(torch.empty(horizon, width))
         self.blocks = nn.ModuleList(
-            Block(width, config.heads, config.attention_dropout, config.residual_dropout) for _ in range(config.layers)
+            Block(width, config.heads, config.attention_dropout, config.residual_dropout)
+            for _ in range(config.layers)
         )
         self.output = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, action))
         self._initialize()
 
-    def forward(self, scaled_BHA: Tensor, noise_B: Tensor, goal_BG: Tensor, observation_BTO: Tensor) -> Tensor:
+    def forward(
+        self, scaled_BHA: Tensor, noise_B: Tensor, goal_BG: Tensor, observation_BTO: Tensor
+    ) -> Tensor:
         """F (B, H, A).
 
         Args:
@@ -89,7 +101,9 @@ class GoalTransformer(nn.Module):
         for block in self.blocks:
             hidden_BLW = block(hidden_BLW, self.seen_LL)
         pairs_end = 2 + 2 * self.steps
-        return self.output(torch.cat([hidden_BLW[:, 3:pairs_end:2], hidden_BLW[:, pairs_end:]], dim=1))
+        return self.output(
+            torch.cat([hidden_BLW[:, 3:pairs_end:2], hidden_BLW[:, pairs_end:]], dim=1)
+        )
 
     @torch.no_grad()
     def _initialize(self) -> None:
@@ -110,7 +124,9 @@ class Block(nn.Module):
         residual_dropout: share of each branch's output that is dropped.
     """
 
-    def __init__(self, width: int, heads: int, attention_dropout: float, residual_dropout: float) -> None:
+    def __init__(
+        self, width: int, heads: int, attention_dropout: float, residual_dropout: float
+    ) -> None:
         super().__init__()
         self.heads, self.attention_dropout = heads, attention_dropout
         self.attention_norm = nn.LayerNorm(width)
@@ -128,10 +144,13 @@ class Block(nn.Module):
         """(B, L, W) to (B, L, W); true in `seen_LL` where a token looks at another."""
         joined_BLW = self.key_query_value(self.attention_norm(hidden_BLW))
         key_BNLD, query_BNLD, value_BNLD = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in joined_BLW.chunk(3, dim=-1)
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in joined_BLW.chunk(3, dim=-1)
         )
         dropped = self.attention_dropout if self.training else 0.0
-        mixed_BNLD = scaled_dot_product_attention(query_BNLD, key_BNLD, value_BNLD, seen_LL, dropout_p=dropped)
+        mixed_BNLD = scaled_dot_product_attention(
+            query_BNLD, key_BNLD, value_BNLD, seen_LL, dropout_p=dropped
+        )
         hidden_BLW = hidden_BLW + self.projection(mixed_BNLD.transpose(1, 2).flatten(2))
         return hidden_BLW + self.feed_forward(hidden_BLW)
 

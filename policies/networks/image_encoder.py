@@ -1,15 +1,16 @@
 """Pictures to feature vectors, as in Diffusion Policy's image policies (Chi et al., RSS 2023).
 
-ResNet-18 (He et al. 2016) with GroupNorm in place of BatchNorm, because averaged weights and batch statistics do not go
-together, then spatial softmax (Finn et al. 2016; Levine et al. 2016): every keypoint is the mean place of one map's
-activation. Written here, because torchvision has no build for the processor's torch; a test holds it to the published
-number of parameters.
+ResNet-18 (He et al. 2016) with GroupNorm in place of BatchNorm, because averaged weights and batch
+statistics do not go together, then spatial softmax (Finn et al. 2016; Levine et al. 2016): every
+keypoint is the mean place of one map's activation. Written here, because torchvision has no build
+for the processor's torch; a test holds it to the published number of parameters.
 
-Followed is the released diffusion_policy (robomimic's encoder with random crops): in training every picture is cropped
-at a place of its own, also the pictures of one window; in evaluation in the middle.
+Followed is the released diffusion_policy (robomimic's encoder with random crops): in training every
+picture is cropped at a place of its own, also the pictures of one window; in evaluation in the
+middle.
 
-Shape suffixes: B batch, T observed steps, N pictures, H height, W width (both [px]), C channels, K keypoints,
-F features.
+Shape suffixes: B batch, T observed steps, N pictures, H height, W width (both [px]), C channels, K
+keypoints, F features.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class ImageEncoder(nn.Module):
 
         Args:
             image_BTHWC: uint8 RGB.
-            corner_BT2: top and left of every crop [px], from `random_corners`; None crops in the middle.
+            corner_BT2: top and left of every crop [px], from `random_corners`; None crops in the
+                middle.
 
         Raises:
             HandoffError: not uint8 RGB, or smaller than the crop.
@@ -68,7 +70,8 @@ class ImageEncoder(nn.Module):
         pictures_NHWC = image_BTHWC.flatten(0, 1)
         corner_N2 = None if corner_BT2 is None else corner_BT2.flatten(0, 1)
         cropped_NHWC = crop_images(pictures_NHWC, self.crop, corner_N2)
-        # As a view, channels come first in the shape and last in memory, which convolutions like best.
+        # As a view, channels come first in the shape and last in memory, which convolutions like
+        # best.
         scaled_NCHW = (cropped_NHWC.float() * (2.0 / 255.0) - 1.0).permute(0, 3, 1, 2)
         place_NK2 = self.softmax(self.trunk(scaled_NCHW))
         return relu(self.output(place_NK2.flatten(1))).unflatten(0, image_BTHWC.shape[:2])
@@ -87,9 +90,13 @@ class ResNet18(nn.Module):
     def __init__(self, channels: tuple[int, ...] = RESNET_18) -> None:
         super().__init__()
         if not channels or any(width < _GROUP or width % _GROUP for width in channels):
-            raise HandoffError(f"image encoder: channels {channels}, expected at least one, multiples of {_GROUP}.")
+            raise HandoffError(
+                f"image encoder: channels {channels}, expected at least one, multiples of {_GROUP}."
+            )
         first = channels[0]
-        self.stem = nn.Sequential(_convolution(3, first, 7, 2), _norm(first), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            _convolution(3, first, 7, 2), _norm(first), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        )
         blocks, inputs = [], first
         for stage, outputs in enumerate(channels):
             for block in range(_BLOCKS):
@@ -118,7 +125,9 @@ class BasicBlock(nn.Module):
         )
         same = inputs == outputs and stride == 1
         self.shortcut = (
-            nn.Identity() if same else nn.Sequential(_convolution(inputs, outputs, 1, stride), _norm(outputs))
+            nn.Identity()
+            if same
+            else nn.Sequential(_convolution(inputs, outputs, 1, stride), _norm(outputs))
         )
 
     def forward(self, hidden_NCHW: Tensor) -> Tensor:
@@ -127,7 +136,8 @@ class BasicBlock(nn.Module):
 
 
 class SpatialSoftmax(nn.Module):
-    """Mean place (x, y) of every keypoint's activation, from -1 (left, top) to 1 (right, bottom)."""
+    """Mean place (x, y) of every keypoint's activation, from -1 (left, top) to 1 (right,
+    bottom)."""
 
     def __init__(self, channels: int, keypoints: int) -> None:
         super().__init__()
@@ -142,7 +152,9 @@ def expected_places(logit_NKHW: Tensor) -> Tensor:
     """(N, K, 2): x, y in [-1, 1] under the softmax of every map over its places."""
     height, width = logit_NKHW.shape[-2:]
     share_NKHW = logit_NKHW.flatten(2).softmax(-1).unflatten(-1, (height, width))
-    x_W, y_H = (torch.linspace(-1.0, 1.0, count, device=logit_NKHW.device) for count in (width, height))
+    x_W, y_H = (
+        torch.linspace(-1.0, 1.0, count, device=logit_NKHW.device) for count in (width, height)
+    )
     return torch.stack([share_NKHW.sum(-2) @ x_W, share_NKHW.sum(-1) @ y_H], dim=-1)
 
 
@@ -159,7 +171,8 @@ def random_corners(
     """
     check_crop(size, crop)
     corners = [
-        torch.randint(0, whole - part + 1, shape, generator=generator) for whole, part in zip(size, crop, strict=True)
+        torch.randint(0, whole - part + 1, shape, generator=generator)
+        for whole, part in zip(size, crop, strict=True)
     ]
     return torch.stack(corners, dim=-1)
 
@@ -176,7 +189,8 @@ def crop_images(image_NHWC: Tensor, crop: tuple[int, int], corner_N2: Tensor | N
         top, left = ((whole - part) // 2 for whole, part in zip(size, crop, strict=True))
         return image_NHWC[:, top : top + crop[0], left : left + crop[1]]
     row_NH, column_NW = (
-        corner_N2[:, axis, None] + torch.arange(crop[axis], device=image_NHWC.device) for axis in (0, 1)
+        corner_N2[:, axis, None] + torch.arange(crop[axis], device=image_NHWC.device)
+        for axis in (0, 1)
     )
     picture_N = torch.arange(len(image_NHWC), device=image_NHWC.device)
     return image_NHWC[picture_N[:, None, None], row_NH[:, :, None], column_NW[:, None, :]]

@@ -1,6 +1,7 @@
 """A residual MLP that denoises action chunks.
 
-Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, W width, E time embedding.
+Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, W width, E time
+embedding.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class ResidualBlock(nn.Module):
 
 
 class MlpDenoiser(nn.Module):
-    """Velocity of a noisy chunk, given its noise level and the observation, all concatenated at the input.
+    """Velocity of a noisy chunk, given its noise level and the observation, all concatenated at the
+    input.
 
     Args:
         chunk: (H, A).
@@ -56,7 +58,9 @@ class MlpDenoiser(nn.Module):
         super().__init__()
         self.chunk = chunk
         flat_chunk, flat_observation = math.prod(chunk), math.prod(observation)
-        self.register_buffer("embeddings_KE", sinusoidal_embedding(timesteps, embedding), persistent=False)
+        self.register_buffer(
+            "embeddings_KE", sinusoidal_embedding(timesteps, embedding), persistent=False
+        )
         self.input = nn.Linear(flat_chunk + flat_observation + embedding, width)
         self.blocks = nn.Sequential(*(ResidualBlock(width) for _ in range(blocks)))
         self.output = nn.Sequential(nn.LayerNorm(width), nn.SiLU(), nn.Linear(width, flat_chunk))
@@ -70,11 +74,14 @@ class MlpDenoiser(nn.Module):
             observation_BTO: normalised, newest step last.
         """
         inputs = (noisy_BHA.flatten(1), observation_BTO.flatten(1), self.embeddings_KE[timestep_B])
-        return self.output(self.blocks(self.input(torch.cat(inputs, dim=-1)))).unflatten(1, self.chunk)
+        return self.output(self.blocks(self.input(torch.cat(inputs, dim=-1)))).unflatten(
+            1, self.chunk
+        )
 
 
 def sinusoidal_embedding(count: int, size: int) -> Tensor:
-    """(count, size): sines, then cosines, of 0..count-1 at geometric frequencies 1..1e-4 (Vaswani et al. 2017)."""
+    """(count, size): sines, then cosines, of 0..count-1 at geometric frequencies 1..1e-4 (Vaswani
+    et al. 2017)."""
     half = size // 2
     frequency = torch.exp(torch.arange(half) * (-math.log(1e4) / (half - 1)))
     angle = torch.arange(count)[:, None] * frequency

@@ -1,7 +1,8 @@
-"""Pictures and point clouds to vectors beside the observed one: what the policies' networks are conditioned on.
+"""Pictures and point clouds to vectors beside the observed one: what the policies' networks are
+conditioned on.
 
-Every entry of a point is mapped to [-1, 1] by the range of the demonstrations, as in the released 3D Diffusion Policy
-(Ze et al., RSS 2024); the paper does not say. Pictures need no statistics.
+Every entry of a point is mapped to [-1, 1] by the range of the demonstrations, as in the released
+3D Diffusion Policy (Ze et al., RSS 2024); the paper does not say. Pictures need no statistics.
 
 Shape suffixes: B batch, T observed steps, O observation, F features.
 """
@@ -75,8 +76,14 @@ class ObservationEncoder(nn.Module):
         Raises:
             HandoffError: no data, an entry that is not finite, or a point cloud that is missing.
         """
-        normalizers = {name: part for name, part in self.normalize_points.items() if isinstance(part, MinMaxNormalizer)}
-        statistics = {name: MinMaxStatistics(len(part.centre)) for name, part in normalizers.items()}
+        normalizers = {
+            name: part
+            for name, part in self.normalize_points.items()
+            if isinstance(part, MinMaxNormalizer)
+        }
+        statistics = {
+            name: MinMaxStatistics(len(part.centre)) for name, part in normalizers.items()
+        }
         for episode in episodes if statistics else ():
             for name, seen in statistics.items():
                 seen.update(episode[name].reshape(-1, episode[name].shape[-1]))

@@ -1,7 +1,9 @@
-"""Point clouds to feature vectors: the encoder of 3D Diffusion Policy (Ze et al., RSS 2024), a small PointNet.
+"""Point clouds to feature vectors: the encoder of 3D Diffusion Policy (Ze et al., RSS 2024), a
+small PointNet.
 
-One network for every point, then the largest value of every entry over the points (Qi et al. 2017), so that the order
-of the points does not matter. Followed is the released DP3: LayerNorm, no input or feature transforms.
+One network for every point, then the largest value of every entry over the points (Qi et al. 2017),
+so that the order of the points does not matter. Followed is the released DP3: LayerNorm, no input
+or feature transforms.
 
 Shape suffixes: B batch, T observed steps, P points, D entries of a point, F features.
 """
@@ -25,7 +27,9 @@ class PointCloudEncoder(nn.Module):
         features: F.
     """
 
-    def __init__(self, entries: int = 3, widths: Sequence[int] = (64, 128, 256), features: int = 64) -> None:
+    def __init__(
+        self, entries: int = 3, widths: Sequence[int] = (64, 128, 256), features: int = 64
+    ) -> None:
         super().__init__()
         self.entries = entries
         layers = []
@@ -43,7 +47,11 @@ class PointCloudEncoder(nn.Module):
         Raises:
             HandoffError: points of another size, or none.
         """
-        if points_BTPD.ndim != 4 or points_BTPD.shape[-1] != self.entries or not points_BTPD.shape[-2]:
+        if (
+            points_BTPD.ndim != 4
+            or points_BTPD.shape[-1] != self.entries
+            or not points_BTPD.shape[-2]
+        ):
             raise HandoffError(
                 f"point cloud encoder: points of shape {tuple(points_BTPD.shape)}, expected (B, T, points, "
                 f"{self.entries}) with at least one point. Did the crop of the workspace leave none?"

@@ -1,10 +1,12 @@
 """The transformer denoiser of Diffusion Policy (Chi et al., RSS 2023).
 
-Followed is the released diffusion_policy (`TransformerForDiffusion` with observations as condition, no encoder layers):
-one token per action, causal; memory of one token for the noise level and one per observed step, passed through a small
-MLP. An action does not see observations later than itself, which matters only where the horizon is the shorter one.
+Followed is the released diffusion_policy (`TransformerForDiffusion` with observations as condition,
+no encoder layers): one token per action, causal; memory of one token for the noise level and one
+per observed step, passed through a small MLP. An action does not see observations later than
+itself, which matters only where the horizon is the shorter one.
 
-Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, W width, M memory (1 + T).
+Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, W width, M memory (1
++ T).
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ class TransformerDenoiser(nn.Module):
     """True where an action must not look: at observations after it."""
 
     def __init__(
-        self, chunk: tuple[int, int], observation: tuple[int, int], timesteps: int, config: TransformerConfig
+        self,
+        chunk: tuple[int, int],
+        observation: tuple[int, int],
+        timesteps: int,
+        config: TransformerConfig,
     ) -> None:
         super().__init__()
         width, (horizon, action) = config.width, chunk
@@ -48,15 +54,25 @@ class TransformerDenoiser(nn.Module):
             raise HandoffError(
                 f"transformer: width {width} with {config.heads} heads, expected an even multiple of the heads."
             )
-        self.register_buffer("embeddings_KW", sinusoidal_embedding(timesteps, width), persistent=False)
+        self.register_buffer(
+            "embeddings_KW", sinusoidal_embedding(timesteps, width), persistent=False
+        )
         self.input = nn.Linear(action, width)
         self.position_HW = nn.Parameter(torch.empty(horizon, width))
         self.observation = nn.Linear(observation[1], width)
         self.memory_position_MW = nn.Parameter(torch.empty(1 + observation[0], width))
-        self.memory = nn.Sequential(nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width))
+        self.memory = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width)
+        )
         self.layers = nn.ModuleList(
             nn.TransformerDecoderLayer(
-                width, config.heads, 4 * width, config.dropout, "gelu", batch_first=True, norm_first=True
+                width,
+                config.heads,
+                4 * width,
+                config.dropout,
+                "gelu",
+                batch_first=True,
+                norm_first=True,
             )
             for _ in range(config.layers)
         )
@@ -77,11 +93,14 @@ class TransformerDenoiser(nn.Module):
         level_B1W = self.embeddings_KW[timestep_B][:, None]
         observed_BTW = self.observation(observation_BTO)
         memory_BMW = self.memory(
-            torch.cat([level_B1W.to(observed_BTW.dtype), observed_BTW], dim=1) + self.memory_position_MW
+            torch.cat([level_B1W.to(observed_BTW.dtype), observed_BTW], dim=1)
+            + self.memory_position_MW
         )
         hidden_BHW = self.input(noisy_BHA) + self.position_HW
         for layer in self.layers:
-            hidden_BHW = layer(hidden_BHW, memory_BMW, tgt_mask=self.later_HH, memory_mask=self.later_HM)
+            hidden_BHW = layer(
+                hidden_BHW, memory_BMW, tgt_mask=self.later_HH, memory_mask=self.later_HM
+            )
         return self.output(hidden_BHW)
 
     @torch.no_grad()

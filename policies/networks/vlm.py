@@ -1,18 +1,20 @@
 """A vision-language model of Hugging Face transformers as the backbone of a policy.
 
-Pictures, words and the robot's state become one sequence, the prefix; the text layers turn it into keys and values
-that whatever produces actions attends to. Supported are SmolVLM, Idefics3 and PaliGemma of the first generation, whose
-modules are used as transformers has them; other families are refused by their `model_type`.
+Pictures, words and the robot's state become one sequence, the prefix; the text layers turn it into
+keys and values that whatever produces actions attends to. Supported are SmolVLM, Idefics3 and
+PaliGemma of the first generation, whose modules are used as transformers has them; other families
+are refused by their `model_type`.
 
-Followed is SmolVLA (arXiv 2506.01844) with its released code (lerobot) in the order of the prefix (pictures, words
-padded to the longest, one state token), in pictures that are resized with black padding at the left and top, and in
-the newline after an instruction; pi0 (arXiv 2410.24164) in who attends to whom: pictures and words to each other, the
-state to them and itself. Different from SmolVLA's code, which multiplies the embeddings of pictures and words by the
-root of their width as Gemma does and turns queries and keys by frequencies of its own, both are as the backbone was
+Followed is SmolVLA (arXiv 2506.01844) with its released code (lerobot) in the order of the prefix
+(pictures, words padded to the longest, one state token), in pictures that are resized with black
+padding at the left and top, and in the newline after an instruction; pi0 (arXiv 2410.24164) in who
+attends to whom: pictures and words to each other, the state to them and itself. Different from
+SmolVLA's code, which multiplies the embeddings of pictures and words by the root of their width as
+Gemma does and turns queries and keys by frequencies of its own, both are as the backbone was
 trained.
 
-Shape suffixes: B batch, T observed steps, O observation, L prefix tokens, S queries, K keys, W width, D head width,
-V vocabulary, N heads, C channels.
+Shape suffixes: B batch, T observed steps, O observation, L prefix tokens, S queries, K keys, W
+width, D head width, V vocabulary, N heads, C channels.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Prefix(NamedTuple):
 
 
 class VisionLanguageModel(nn.Module):
-    """Vision tower, connector and text layers of a pretrained model, and the projection of the state.
+    """Vision tower, connector and text layers of a pretrained model, and the projection of the
+    state.
 
     Args:
         source: what was read from the model's folder.
@@ -55,7 +58,8 @@ class VisionLanguageModel(nn.Module):
         state: entries of every state token; none where there is no state.
         head: whether to keep the language head, for `logits`.
         sees: whether to keep the vision tower.
-        shared: whether state tokens of as many entries share their projection and are told apart by a learned name.
+        shared: whether state tokens of as many entries share their projection and are told apart by
+            a learned name.
     """
 
     def __init__(
@@ -89,7 +93,9 @@ class VisionLanguageModel(nn.Module):
         self.head = model.lm_head if head and not self.tied else None
         kinds = list(dict.fromkeys(state)) if shared else list(state)
         self._kinds = [kinds.index(size) for size in state] if shared else list(range(len(state)))
-        self.state_projections = nn.ModuleList(_state_projection(size, self.width, len(state)) for size in kinds)
+        self.state_projections = nn.ModuleList(
+            _state_projection(size, self.width, len(state)) for size in kinds
+        )
         names = self.deviation * torch.randn(len(state), self.width) if shared else None
         self.state_names = None if names is None else nn.Parameter(names)
 
@@ -97,8 +103,11 @@ class VisionLanguageModel(nn.Module):
         """The transformer layers that read the prefix, in order."""
         return self.text.layers
 
-    def prefix(self, sensors_BTHWC: Mapping[str, Tensor], words: Words, state: Sequence[Tensor]) -> Prefix:
-        """What is observed, as tokens: of each camera in the order of their names, of the words, of the state.
+    def prefix(
+        self, sensors_BTHWC: Mapping[str, Tensor], words: Words, state: Sequence[Tensor]
+    ) -> Prefix:
+        """What is observed, as tokens: of each camera in the order of their names, of the words, of
+        the state.
 
         Args:
             sensors_BTHWC: per camera uint8 RGB; the newest step is used.
@@ -113,15 +122,24 @@ class VisionLanguageModel(nn.Module):
                 f"backbone: it is shown {len(sensors_BTHWC)} pictures and has {'a' if self.vision else 'no'} vision "
                 "tower. Name the cameras in image_fields."
             )
-        pictures = [self.picture_embeddings(sensors_BTHWC[name][:, -1]) for name in sorted(sensors_BTHWC)]
+        pictures = [
+            self.picture_embeddings(sensors_BTHWC[name][:, -1]) for name in sorted(sensors_BTHWC)
+        ]
         projections = [self.state_projections[kind] for kind in self._kinds]
-        shown = [project(entries)[:, None] for project, entries in zip(projections, state, strict=True)]
+        shown = [
+            project(entries)[:, None] for project, entries in zip(projections, state, strict=True)
+        ]
         if self.state_names is not None:
-            shown = [token_B1W + name_W for token_B1W, name_W in zip(shown, self.state_names, strict=True)]
+            shown = [
+                token_B1W + name_W
+                for token_B1W, name_W in zip(shown, self.state_names, strict=True)
+            ]
         parts = [*pictures, self.text.embed_tokens(words.token_BL), *shown]
         rows, dtype = len(words.token_BL), self.text.embed_tokens.weight.dtype
         seen_BL = words.mask_BL.new_ones(rows, sum(part.shape[1] for part in pictures))
-        mask_BL = torch.cat([seen_BL, words.mask_BL, words.mask_BL.new_ones(rows, len(shown))], dim=1)
+        mask_BL = torch.cat(
+            [seen_BL, words.mask_BL, words.mask_BL.new_ones(rows, len(shown))], dim=1
+        )
         return Prefix(torch.cat([part.to(dtype) for part in parts], dim=1), mask_BL, len(shown))
 
     def picture_embeddings(self, picture_BHWC: Tensor) -> Tensor:
@@ -130,7 +148,9 @@ class VisionLanguageModel(nn.Module):
         assert self.connector is not None
         pixel_BCHW = picture_BHWC.movedim(-1, 1).float() / 255.0
         pixel_BCHW = padded_picture(pixel_BCHW, self.picture_size)
-        mean_C, std_C = (pixel_BCHW.new_tensor(part) for part in (self.source.mean, self.source.std))
+        mean_C, std_C = (
+            pixel_BCHW.new_tensor(part) for part in (self.source.mean, self.source.std)
+        )
         pixel_BCHW = (pixel_BCHW - mean_C[:, None, None]) / std_C[:, None, None]
         return self.connector(self.vision(pixel_BCHW).last_hidden_state)
 
@@ -162,27 +182,32 @@ class VisionLanguageModel(nn.Module):
     def forward_prefix(self, prefix: Prefix) -> KeyValues:
         """Keys and values of every text layer; worked out once, they serve every step of a sampler.
 
-        Where the backbone is frozen, only the state tokens keep what their gradient needs: nothing that is trained
-        stands before them, and nothing before them attends to them.
+        Where the backbone is frozen, only the state tokens keep what their gradient needs: nothing
+        that is trained stands before them, and nothing before them attends to them.
         """
         allowed_BLL, position_BL = prefix_mask(prefix), positions(prefix.mask_BL)
         split = prefix.embedding_BLW.shape[1] - prefix.state_tokens
         if not (self.frozen() and prefix.embedding_BLW.requires_grad and prefix.state_tokens):
             return self.forward_text(prefix.embedding_BLW, allowed_BLL, position_BL)[1]
         words_BLW = prefix.embedding_BLW[:, :split].detach()
-        past = self.forward_text(words_BLW, allowed_BLL[:, :split, :split], position_BL[:, :split])[1]
+        past = self.forward_text(words_BLW, allowed_BLL[:, :split, :split], position_BL[:, :split])[
+            1
+        ]
         state_BLW = prefix.embedding_BLW[:, split:]
         return self.forward_text(state_BLW, allowed_BLL[:, split:], position_BL[:, split:], past)[1]
 
     def frozen(self) -> bool:
         """Whether nothing but the projection of the state is trained."""
         pretrained = [part for part in (self.text, self.vision, self.connector) if part is not None]
-        return not any(parameter.requires_grad for part in pretrained for parameter in part.parameters())
+        return not any(
+            parameter.requires_grad for part in pretrained for parameter in part.parameters()
+        )
 
     def forward_text(
         self, embedding_BSW: Tensor, allowed_BSK: Tensor, position_BS: Tensor, past: KeyValues = ()
     ) -> tuple[Tensor, KeyValues]:
-        """The text layers and their last norm: hidden states (B, S, W), and all keys and values, `past` first.
+        """The text layers and their last norm: hidden states (B, S, W), and all keys and values,
+        `past` first.
 
         Args:
             embedding_BSW: new tokens.
@@ -205,8 +230,11 @@ class VisionLanguageModel(nn.Module):
         layers = cache.layers[: self.layers]
         return answer.last_hidden_state, tuple((layer.keys, layer.values) for layer in layers)  # type: ignore[misc]
 
-    def rotary(self, position_BS: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (B, S, D) by which queries and keys at these positions are rotated, see `rotated`."""
+    def rotary(
+        self, position_BS: Tensor, dtype: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Tensor]:
+        """Cosine and sine (B, S, D) by which queries and keys at these positions are rotated, see
+        `rotated`."""
         like = torch.empty(0, dtype=dtype, device=position_BS.device)
         return self.text.rotary_emb(like, position_ids=position_BS)
 
@@ -218,7 +246,11 @@ class VisionLanguageModel(nn.Module):
         """
         if self.head is None and not self.tied:
             raise HandoffError("backbone: its language head was not kept when it was loaded.")
-        return self.head(hidden_BSW) if self.head is not None else linear(hidden_BSW, self.text.embed_tokens.weight)
+        return (
+            self.head(hidden_BSW)
+            if self.head is not None
+            else linear(hidden_BSW, self.text.embed_tokens.weight)
+        )
 
     def files(self) -> dict[str, bytes]:
         """By name, the small files with which the same structure is built again without weights."""
@@ -226,8 +258,10 @@ class VisionLanguageModel(nn.Module):
 
 
 def _state_projection(size: int, width: int, tokens: int) -> nn.Module:
-    """To one token: SmolVLA's linear map of the whole state; of several tokens each has OFT's two layers (arXiv
-    2502.19645), as few entries beside a bias would else be all that the first norm leaves of them."""
+    """To one token: SmolVLA's linear map of the whole state; of several tokens each has OFT's two
+    layers (arXiv
+    2502.19645), as few entries beside a bias would else be all that the first norm leaves of
+    them."""
     if tokens == 1:
         return nn.Linear(size, width)
     return nn.Sequential(nn.Linear(size, width), nn.GELU(), nn.Linear(width, width))
@@ -241,15 +275,19 @@ def prefix_mask(prefix: Prefix) -> Tensor:
 
 
 def positions(mask_BL: Tensor) -> Tensor:
-    """Positions (B, L) of the tokens; padding does not count, so it moves no token that follows it."""
+    """Positions (B, L) of the tokens; padding does not count, so it moves no token that follows
+    it."""
     return (mask_BL.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
 def rotated(heads_BNSD: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """Queries or keys, turned by their positions as the text layers do (rotary embedding, Su et al. 2021)."""
+    """Queries or keys, turned by their positions as the text layers do (rotary embedding, Su et al.
+    2021)."""
     cosine_BSD, sine_BSD = rotary
     first, second = heads_BNSD.chunk(2, dim=-1)
-    return heads_BNSD * cosine_BSD[:, None] + torch.cat((-second, first), dim=-1) * sine_BSD[:, None]
+    return (
+        heads_BNSD * cosine_BSD[:, None] + torch.cat((-second, first), dim=-1) * sine_BSD[:, None]
+    )
 
 
 def padded_picture(pixel_BCHW: Tensor, size: int) -> Tensor:
@@ -274,14 +312,16 @@ def load_backbone(
 
     Args:
         config: which.
-        weights: False leaves them random, for a policy whose own file holds them all; so are those from scratch.
+        weights: False leaves them random, for a policy whose own file holds them all; so are those
+            from scratch.
         state: entries of every state token; none where there is no state.
         head: whether to keep the language head, for `VisionLanguageModel.logits`.
         sees: whether to keep the vision tower.
         shared: see `VisionLanguageModel`.
 
     Raises:
-        HandoffError: no such folder, another family, more layers than there are, or files missing or damaged.
+        HandoffError: no such folder, another family, more layers than there are, or files missing
+            or damaged.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForImageTextToText
@@ -314,13 +354,16 @@ def load_backbone(
     unread = set() if head else {"lm_head.weight"}
     wrong = sorted(map(str, {*report["missing_keys"], *report["mismatched_keys"]} - unread))
     if wrong:
-        raise HandoffError(f"{folder}: {len(wrong)} weights are missing or of another size, the first is {wrong[0]}.")
+        raise HandoffError(
+            f"{folder}: {len(wrong)} weights are missing or of another size, the first is {wrong[0]}."
+        )
     return VisionLanguageModel(source, model, config, state, head, sees, shared)
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keeps transformers from drawing a progress bar beside the caller's, and from listing the layers left out."""
+    """Keeps transformers from drawing a progress bar beside the caller's, and from listing the
+    layers left out."""
     from transformers.utils import logging
 
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()

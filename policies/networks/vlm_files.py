@@ -1,7 +1,7 @@
 """The small files of a vision-language model: its configuration, tokenizer and picture settings.
 
-Those of a pretrained one are read from a local folder, never from a hub; those of a small one from scratch are made
-here. They travel with every policy that was trained on the model.
+Those of a pretrained one are read from a local folder, never from a hub; those of a small one from
+scratch are made here. They travel with every policy that was trained on the model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ FAMILIES = {
     "idefics3": ("text_model", "vision_model", "connector"),
     "paligemma": ("language_model", "vision_tower", "multi_modal_projector"),
 }
-"""The supported values of `model_type` in `config.json`, and what transformers calls the three parts there."""
+"""The supported values of `model_type` in `config.json`, and what transformers calls the three
+parts there."""
 TEXT_FAMILIES = ("llama", "gemma")
 """The same of the text layers; those of Gemma 2, which mask by layer, are not."""
 
@@ -47,8 +48,8 @@ class Source:
 
 
 def read_source(config: BackboneConfig) -> Source:
-    """What the folder says of its model beside the weights, or what one from scratch would; errors of
-    `load_backbone`."""
+    """What the folder says of its model beside the weights, or what one from scratch would; errors
+    of `load_backbone`."""
     if (config.folder is None) == (config.scratch is None):
         raise HandoffError(
             f"backbone: folder is {config.folder!r} and scratch {'given' if config.scratch else 'not given'}, expected "
@@ -70,7 +71,14 @@ def scratch_files(config: ScratchConfig) -> dict[str, bytes]:
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    sizes = (config.width, config.layers, config.heads, config.feedforward, config.picture, config.vision_layers)
+    sizes = (
+        config.width,
+        config.layers,
+        config.heads,
+        config.feedforward,
+        config.picture,
+        config.vision_layers,
+    )
     fits = min(sizes) >= 1 and config.width % (2 * config.heads) == 0 and config.picture % 16 == 0
     if not fits or config.vocabulary < _LEAST_VOCABULARY:
         raise HandoffError(
@@ -88,20 +96,34 @@ def scratch_files(config: ScratchConfig) -> dict[str, bytes]:
         show_progress=False,
     )
     tokenizer.train_from_iterator([f"{sentence}\n" for sentence in config.sentences], trainer)
-    shared = {"num_attention_heads": config.heads, "hidden_size": config.width, "intermediate_size": config.feedforward}
+    shared = {
+        "num_attention_heads": config.heads,
+        "hidden_size": config.width,
+        "intermediate_size": config.feedforward,
+    }
     text = shared | {
         "model_type": "llama",
         "num_hidden_layers": config.layers,
         "num_key_value_heads": config.heads,
         "rms_norm_eps": 1e-5,
-        # 0.02, as usual for widths of a thousand, leaves so narrow a model almost deaf to its words for long.
+        # 0.02, as usual for widths of a thousand, leaves so narrow a model almost deaf to its words
+        # for long.
         "initializer_range": config.width**-0.5,
         "max_position_embeddings": 512,
         "vocab_size": tokenizer.get_vocab_size(),
         "tie_word_embeddings": True,
     }
-    vision = shared | {"num_hidden_layers": config.vision_layers, "image_size": config.picture, "patch_size": 8}
-    said = {"model_type": "smolvlm", "text_config": text, "vision_config": vision, "scale_factor": 2}
+    vision = shared | {
+        "num_hidden_layers": config.vision_layers,
+        "image_size": config.picture,
+        "patch_size": 8,
+    }
+    said = {
+        "model_type": "smolvlm",
+        "text_config": text,
+        "vision_config": vision,
+        "scale_factor": 2,
+    }
     said |= {"image_token_id": 1, "pad_token_id": 0, "tie_word_embeddings": True}
     return {_CONFIG: json.dumps(said, indent=1).encode(), _TOKENIZER: tokenizer.to_str().encode()}
 
@@ -139,14 +161,16 @@ def _read_folder(folder: Path, config: BackboneConfig) -> Source:
         raise HandoffError(
             f"{folder / _TOKENIZER}: no tokenizer ({error}). Was the file cut short by a copy?"
         ) from None
-    # Some files bring settings for batches of dialogues, which would pad or cut an instruction unseen.
+    # Some files bring settings for batches of dialogues, which would pad or cut an instruction
+    # unseen.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return Source(read, tokenizer, mean, std, files)
 
 
 def _scaling(folder: Path, files: Mapping[str, bytes]) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and deviation of the model's pictures; 0.5 and 0.5, which scale to -1..1, where nothing is said."""
+    """Mean and deviation of the model's pictures; 0.5 and 0.5, which scale to -1..1, where nothing
+    is said."""
     said: dict[str, Any] = {}
     for name in _PICTURES:
         if name in files and not said:
@@ -168,4 +192,6 @@ def _parsed(file: Path, data: bytes) -> dict[str, Any]:
     try:
         return json.loads(data)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise HandoffError(f"{file}: not JSON ({error}). Was the file cut short by a copy?") from None
+        raise HandoffError(
+            f"{file}: not JSON ({error}). Was the file cut short by a copy?"
+        ) from None

@@ -1,7 +1,9 @@
-"""Simulators on several machines: a placement group of a Ray cluster, a bundle of resources for each.
+"""Simulators on several machines: a placement group of a Ray cluster, a bundle of resources for
+each.
 
-Ray places them, tells of machines that are lost and gives their bundles other ones; `policies.placement.ray_process`
-makes the worlds there what they were. Every machine needs the same Handoff: what is installed there is compared.
+Ray places them, tells of machines that are lost and gives their bundles other ones;
+`policies.placement.ray_process` makes the worlds there what they were. Every machine needs the same
+Handoff: what is installed there is compared.
 """
 
 from __future__ import annotations
@@ -42,8 +44,11 @@ class Cluster:
             self.close()
             raise told
 
-    def start(self, number: int, actor: type, make: Callable[[int], VecEnv], sizes: Sequence[int]) -> Any:
-        """A handle of a new actor in the bundle of that number; it is made as soon as the bundle has a node."""
+    def start(
+        self, number: int, actor: type, make: Callable[[int], VecEnv], sizes: Sequence[int]
+    ) -> Any:
+        """A handle of a new actor in the bundle of that number; it is made as soon as the bundle
+        has a node."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -52,7 +57,9 @@ class Cluster:
             num_gpus=self.config.gpus,
             # Ray would start it empty; who asks starts it anew, and tells it what its worlds were.
             max_restarts=0,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._room, placement_group_bundle_index=number),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                self._room, placement_group_bundle_index=number
+            ),
         )
         return placed.remote(make, tuple(sizes))
 
@@ -85,7 +92,9 @@ def _connect(config: ClusterConfig) -> None:
     try:
         import ray
     except ModuleNotFoundError:
-        raise HandoffError("placement: a cluster needs Ray. Install it: pip install 'handoff[ray]'.") from None
+        raise HandoffError(
+            "placement: a cluster needs Ray. Install it: pip install 'handoff[ray]'."
+        ) from None
     if ray.is_initialized():
         return
     try:

@@ -16,16 +16,18 @@ class ClusterConfig:
     """Simulators as actors of a Ray cluster, in a placement group of one bundle each."""
 
     address: str = "auto"
-    """`HOST:PORT` of the head; `auto`: the cluster that this machine is part of, or that RAY_ADDRESS names; `local`: a
-    new one of this machine alone."""
+    """`HOST:PORT` of the head; `auto`: the cluster that this machine is part of, or that
+    RAY_ADDRESS names; `local`: a new one of this machine alone."""
     strategy: Strategy = "SPREAD"
-    """How Ray lays bundles on nodes; the strict ones cannot be kept when a node is lost, and then wait for another."""
+    """How Ray lays bundles on nodes; the strict ones cannot be kept when a node is lost, and then
+    wait for another."""
     cores: float = 1.0
     """Of each simulator."""
     gpus: float = 0.0
     """Of each simulator; a part of one is shared."""
     patience_s: float = 120.0
-    """How long it may take until there is room for the simulators, also for those of a node that was lost."""
+    """How long it may take until there is room for the simulators, also for those of a node that
+    was lost."""
 
     def __post_init__(self) -> None:
         if self.cores <= 0.0 or self.gpus < 0.0 or self.patience_s <= 0.0:
@@ -37,14 +39,17 @@ class ClusterConfig:
 
 @config
 class PlacementConfig:
-    """Which processes simulate, and whether the policy waits for them (RLinf, arXiv 2509.15965 and 2510.06710).
+    """Which processes simulate, and whether the policy waits for them (RLinf, arXiv 2509.15965 and
+    2510.06710).
 
-    What is experienced and learned does not depend on it, but for the rounding of products of other batch sizes.
+    What is experienced and learned does not depend on it, but for the rounding of products of other
+    batch sizes.
     """
 
     kind: Kind = "collocated"
-    """`collocated`: one process simulates, infers and learns in turn. `disaggregated`: processes of their own simulate,
-    in turn with the policy. `hybrid`: these simulate one part of the worlds while the policy infers for another."""
+    """`collocated`: one process simulates, infers and learns in turn. `disaggregated`: processes of
+    their own simulate, in turn with the policy. `hybrid`: these simulate one part of the worlds
+    while the policy infers for another."""
     parts: int = 2
     """Of the worlds, at least two; read for `hybrid`."""
     simulators: int = 1

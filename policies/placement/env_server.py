@@ -1,4 +1,5 @@
-"""The worlds of a simulator, wherever it runs: groups, stepped one at a time in the order in which it is asked."""
+"""The worlds of a simulator, wherever it runs: groups, stepped one at a time in the order in which
+it is asked."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ class Asks(Protocol):
         """
         ...
 
-    def ask(self, group: int, method: str, arguments: tuple[Any, ...], arrays: Mapping[str, np.ndarray]) -> None:
+    def ask(
+        self, group: int, method: str, arguments: tuple[Any, ...], arrays: Mapping[str, np.ndarray]
+    ) -> None:
         """Sets a group going; one question of a group at a time.
 
         Args:
@@ -91,16 +94,19 @@ class Groups:
 
     def describe(self) -> dict[str, Any]:
         """What the worlds say of themselves."""
-        return {name: getattr(self._envs[0], name) for name in ("observation_spec", "action_spec", "rate_hz")}
+        return {
+            name: getattr(self._envs[0], name)
+            for name in ("observation_spec", "action_spec", "rate_hz")
+        }
 
     def answer(
         self, group: int, method: str, arguments: tuple[Any, ...], actions: Sequence[np.ndarray]
     ) -> tuple[dict[str, np.ndarray], int]:
         """What came of a question, and how many worlds have ended and begun anew by themselves.
 
-        Of `steps`, the argument is None, or the starts of worlds that end. Those that answers under way have taken are
-        not known to who asks, so he tells how many he has heard of, and the first of those that he has not taken
-        himself.
+        Of `steps`, the argument is None, or the starts of worlds that end. Those that answers under
+        way have taken are not known to who asks, so he tells how many he has heard of, and the
+        first of those that he has not taken himself.
         """
         if method == "steps":
             return self._steps(self._envs[group], actions, *arguments)
@@ -161,7 +167,8 @@ class Heard(NamedTuple):
 
 
 def heard_of(arrays: Mapping[str, np.ndarray]) -> Heard:
-    """The steps whose arrays these are, see `flat`, and what is shown by worlds that started anew behind them."""
+    """The steps whose arrays these are, see `flat`, and what is shown by worlds that started anew
+    behind them."""
     found: dict[int, dict[str, Any]] = {}
     begun: Observation = {}
     for name, array in arrays.items():

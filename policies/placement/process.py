@@ -1,8 +1,9 @@
-"""A process that simulates: several groups of worlds, stepped one group at a time, in the order in which it is asked.
+"""A process that simulates: several groups of worlds, stepped one group at a time, in the order in
+which it is asked.
 
-Arrays travel through shared memory, two blocks for each group: what is asked of it and what it answers. A pipe wakes
-the other side and says what lies where. The first answer of a new form does not fit, goes through the pipe, and makes
-its block wide enough for those that follow.
+Arrays travel through shared memory, two blocks for each group: what is asked of it and what it
+answers. A pipe wakes the other side and says what lies where. The first answer of a new form does
+not fit, goes through the pipe, and makes its block wide enough for those that follow.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class Simulator:
         spawn = get_context("spawn")
         self._connection, theirs = spawn.Pipe()
         self.process = spawn.Process(
-            target=_serve, args=(make, tuple(sizes), theirs), name=f"simulator {number}", daemon=True
+            target=_serve,
+            args=(make, tuple(sizes), theirs),
+            name=f"simulator {number}",
+            daemon=True,
         )
         self.process.start()
         # Only the process may hold its end, or its death would not show as a closed pipe.
@@ -59,10 +63,14 @@ class Simulator:
             raise HandoffError(f"simulator {self.number}: {answer}")
         return answer
 
-    def ask(self, group: int, method: str, arguments: tuple[Any, ...], arrays: Mapping[str, np.ndarray]) -> None:
+    def ask(
+        self, group: int, method: str, arguments: tuple[Any, ...], arrays: Mapping[str, np.ndarray]
+    ) -> None:
         """See `Asks.ask`; arrays go through shared memory."""
         if group in self.under_way:
-            raise HandoffError(f"simulator {self.number}: group {group} was asked twice and not heard between.")
+            raise HandoffError(
+                f"simulator {self.number}: group {group} was asked twice and not heard between."
+            )
         self._check_open()
         form = form_of(arrays)
         if form:
@@ -77,7 +85,9 @@ class Simulator:
     def hear(self, group: int) -> Any:
         """See `Asks.hear`."""
         if group not in self.under_way:
-            raise HandoffError(f"simulator {self.number}: group {group} was heard before it was asked.")
+            raise HandoffError(
+                f"simulator {self.number}: group {group} was heard before it was asked."
+            )
         while group not in self._waiting:
             about, kind, answer, width, ended = self._hear()
             # It has opened what it was told of with the question.
@@ -186,8 +196,11 @@ def _answer(groups: Groups, blocks: dict[tuple[int, str], Block], connection: Co
             connection.send((group, *_packed(made, blocks.get((group, TOLD)), forms), ended))
 
 
-def _packed(made: Mapping[str, np.ndarray], block: Block | None, forms: dict[Form, int]) -> tuple[str, Any, int]:
-    """Kind of the answer, what the pipe carries of it, and the bytes that the block should have had."""
+def _packed(
+    made: Mapping[str, np.ndarray], block: Block | None, forms: dict[Form, int]
+) -> tuple[str, Any, int]:
+    """Kind of the answer, what the pipe carries of it, and the bytes that the block should have
+    had."""
     form = form_of(made)
     size = size_of(form)
     if block is None or block.size < size:

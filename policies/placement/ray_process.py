@@ -1,8 +1,8 @@
 """A simulator as an actor of a Ray cluster, whose worlds outlive it.
 
-Who asks keeps its questions since the worlds were saved last. Where an actor or its machine is lost, another one is
-given the saved worlds and asked the same questions again: a world's trajectory depends on its seed and actions only, so
-the answers are those that the lost one would have given.
+Who asks keeps its questions since the worlds were saved last. Where an actor or its machine is
+lost, another one is given the saved worlds and asked the same questions again: a world's trajectory
+depends on its seed and actions only, so the answers are those that the lost one would have given.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from robots.errors import HandoffError
 from robots.interfaces import Observation, VecEnv
 
 SAVE_EVERY = 64
-"""Questions, of all groups together, after which the worlds are saved: about as many are asked again at most."""
+"""Questions, of all groups together, after which the worlds are saved: about as many are asked
+again at most."""
 MOST_DEATHS = 3
-"""Of its actors without an answer between them, before it is given up: then it is no machine's fault."""
+"""Of its actors without an answer between them, before it is given up: then it is no machine's
+fault."""
 RETRY_S = 0.5
 PACKAGES = ("numpy", "mujoco")
 """Whose versions the worlds' numbers depend on, besides Handoff's own code."""
@@ -52,7 +54,9 @@ class RaySimulator:
         sizes: worlds of every group.
     """
 
-    def __init__(self, number: int, cluster: Cluster, make: Callable[[int], VecEnv], sizes: Sequence[int]) -> None:
+    def __init__(
+        self, number: int, cluster: Cluster, make: Callable[[int], VecEnv], sizes: Sequence[int]
+    ) -> None:
         self.number = number
         self.under_way: set[int] = set()
         self.observed: dict[int, Observation] = {}
@@ -88,26 +92,38 @@ class RaySimulator:
             except ray.exceptions.RayActorError as error:
                 # As long as Ray has not noticed that a node is gone, new actors are sent there.
                 if time.monotonic() > deadline:
-                    raise self._failed(f"simulator {self.number}: its actor does not come up: {error}") from None
+                    raise self._failed(
+                        f"simulator {self.number}: its actor does not come up: {error}"
+                    ) from None
                 time.sleep(RETRY_S)
                 self._start()
 
-    def ask(self, group: int, method: str, arguments: tuple[Any, ...], arrays: Mapping[str, np.ndarray]) -> None:
+    def ask(
+        self, group: int, method: str, arguments: tuple[Any, ...], arrays: Mapping[str, np.ndarray]
+    ) -> None:
         """See `Asks.ask`."""
         if group in self.under_way:
-            raise HandoffError(f"simulator {self.number}: group {group} was asked twice and not heard between.")
+            raise HandoffError(
+                f"simulator {self.number}: group {group} was asked twice and not heard between."
+            )
         self._check_open()
         question = _Question(group, method, arguments, [array.copy() for array in arrays.values()])
         self._since.append(question)
         self._answers[group] = self._actor.answer.remote(*question)
         self.under_way.add(group)
-        if self._saving is None and len(self._since) >= SAVE_EVERY and len(self.observed) == len(self._sizes):
+        if (
+            self._saving is None
+            and len(self._since) >= SAVE_EVERY
+            and len(self.observed) == len(self._sizes)
+        ):
             self._saving = (self._actor.save.remote(), len(self._since))
 
     def hear(self, group: int) -> Any:
         """See `Asks.hear`."""
         if group not in self.under_way:
-            raise HandoffError(f"simulator {self.number}: group {group} was heard before it was asked.")
+            raise HandoffError(
+                f"simulator {self.number}: group {group} was heard before it was asked."
+            )
         self._check_open()
         kind, made, ended = self._answer(group)
         self.under_way.discard(group)
@@ -142,7 +158,11 @@ class RaySimulator:
         if kind == "error":
             raise self._failed(f"simulator {self.number}: {told}")
         here, there = _installed(self._code), told["installed"]
-        differ = [f"{name} {there[name][:12]}, here {here[name][:12]}" for name in here if here[name] != there[name]]
+        differ = [
+            f"{name} {there[name][:12]}, here {here[name][:12]}"
+            for name in here
+            if here[name] != there[name]
+        ]
         if differ:
             raise self._failed(
                 f"simulator {self.number}: {told['where']['host']} has {'; '.join(differ)}. Install the same on all "
@@ -170,7 +190,8 @@ class RaySimulator:
         """Another actor for one that was lost, led to where that one was.
 
         Raises:
-            HandoffError: the worlds have ended too many of them at the same question, or there is no room.
+            HandoffError: the worlds have ended too many of them at the same question, or there is
+                no room.
         """
         self.deaths += 1
         self._in_a_row += 1
@@ -178,7 +199,11 @@ class RaySimulator:
             raise self._failed(
                 f"simulator {self.number}: its actor died {self._in_a_row} times at the same question: {error}"
             )
-        _log.warning("simulator %d was lost (%s); its worlds go on in another actor.", self.number, self.where)
+        _log.warning(
+            "simulator %d was lost (%s); its worlds go on in another actor.",
+            self.number,
+            self.where,
+        )
         self._start()
         self.ready()
         self._lead_on()
@@ -201,15 +226,20 @@ class RaySimulator:
                 self._answers[question.group] = answer
 
     def _keep_saved(self) -> None:
-        """Takes over the worlds that were saved, if they have arrived; questions before that are not asked again."""
+        """Takes over the worlds that were saved, if they have arrived; questions before that are
+        not asked again."""
         import ray.exceptions
 
         if self._saving is None:
             return
         saving, questions = self._saving
         last = {question.group: number for number, question in enumerate(self._since)}
-        if any(last.get(group, 0) < questions for group in self.under_way) or not ray.wait([saving], timeout=0)[0]:
-            # An answer that was not heard yet may still be lost, and then its question must be asked again.
+        if (
+            any(last.get(group, 0) < questions for group in self.under_way)
+            or not ray.wait([saving], timeout=0)[0]
+        ):
+            # An answer that was not heard yet may still be lost, and then its question must be
+            # asked again.
             return
         self._saving = None
         try:
@@ -217,7 +247,8 @@ class RaySimulator:
         except ray.exceptions.RayTaskError as error:
             raise self._failed(f"simulator {self.number}: {error}") from None
         except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
-            # Lost with its node: the questions are all still there, and the next answer tells of the death.
+            # Lost with its node: the questions are all still there, and the next answer tells of
+            # the death.
             return
         del self._since[:questions]
 
@@ -250,7 +281,11 @@ class _Actor:
 
         if self._groups is None:
             return "error", self._error
-        where = {"node": ray.get_runtime_context().get_node_id(), "host": platform.node(), "pid": str(os.getpid())}
+        where = {
+            "node": ray.get_runtime_context().get_node_id(),
+            "host": platform.node(),
+            "pid": str(os.getpid()),
+        }
         installed = _installed((module, code_version(module)))
         return "ready", {"worlds": self._groups.describe(), "where": where, "installed": installed}
 
@@ -260,7 +295,9 @@ class _Actor:
         """Kind of the answer, the answer, and the worlds that began anew by themselves."""
         assert self._groups is not None
         try:
-            return "arrays", *self._groups.answer(group, method, _writable(arguments), _writable(actions))
+            return "arrays", *self._groups.answer(
+                group, method, _writable(arguments), _writable(actions)
+            )
         except HandoffError as error:
             return "error", str(error), 0
 
@@ -276,7 +313,8 @@ class _Actor:
 
 
 def _writable(value: Any) -> Any:
-    """Copies of the arrays in it: those that Ray hands out lie in shared memory, and may not be written to."""
+    """Copies of the arrays in it: those that Ray hands out lie in shared memory, and may not be
+    written to."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, dict):

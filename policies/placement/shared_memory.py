@@ -1,8 +1,8 @@
 """Arrays that two processes share: written by one, read by the other, never pickled.
 
-A block has a name in the system only until both sides have it open: the first side unlinks it then, and the memory goes
-with the last process, whatever ends it. What is killed before that is left to `multiprocessing`'s resource tracker,
-which all processes of one tree share.
+A block has a name in the system only until both sides have it open: the first side unlinks it then,
+and the memory goes with the last process, whatever ends it. What is killed before that is left to
+`multiprocessing`'s resource tracker, which all processes of one tree share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Form = tuple[Place, ...]
 
 
 def form_of(arrays: Mapping[str, np.ndarray]) -> Form:
-    """Places for all of them, one behind another; an array that stands under two names gets one place."""
+    """Places for all of them, one behind another; an array that stands under two names gets one
+    place."""
     places: list[Place] = []
     taken: dict[int, int] = {}
     end = 0

@@ -1,6 +1,8 @@
-"""Worlds in processes of their own, in parts that are stepped apart: while one is simulated, another is decided upon.
+"""Worlds in processes of their own, in parts that are stepped apart: while one is simulated,
+another is decided upon.
 
-A world's trajectory depends on its seed and actions only, so it depends neither on the parts nor on the processes.
+A world's trajectory depends on its seed and actions only, so it depends neither on the parts nor on
+the processes.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Share(NamedTuple):
 
 
 class SharedWorlds:
-    """Implements `robots.interfaces.VecEnv` over shares of worlds in several processes; `send` and `receive` step apart.
+    """Implements `robots.interfaces.VecEnv` over shares of worlds in several processes; `send` and
+    `receive` step apart.
 
     After an error some worlds may have stepped and others not: reset or restore before going on.
     """
@@ -53,7 +56,9 @@ class SharedWorlds:
         """See `VecEnv.reset`; what was sent before and not received is lost."""
         rows = self._rows(worlds)
         if len(seeds) != len(rows):
-            raise HandoffError(f"worlds: {len(seeds)} seeds for {len(rows)} worlds, expected one each.")
+            raise HandoffError(
+                f"worlds: {len(seeds)} seeds for {len(rows)} worlds, expected one each."
+            )
         values = np.asarray([int(seed) for seed in seeds], np.int64)
         return self._observed("reset", rows, lambda at: values[at].tolist())
 
@@ -63,13 +68,15 @@ class SharedWorlds:
         return self.receive().steps[0]
 
     def send(self, actions: Sequence[np.ndarray], starts: Sequence[int] | None = None) -> None:
-        """Sets all worlds going with several actions or chunks, one behind another; `receive` tells what came of it.
+        """Sets all worlds going with several actions or chunks, one behind another; `receive` tells
+        what came of it.
 
         Args:
             actions: each `(N, A)` or `(N, H, A)`.
-            starts: seeds from which worlds that end start anew by themselves: the next ones as far as it was received,
-                enough for all worlds that are under way in all parts. Only where one process simulates; it knows which
-                of them worlds have taken whose answers were not received yet.
+            starts: seeds from which worlds that end start anew by themselves: the next ones as far
+                as it was received, enough for all worlds that are under way in all parts. Only
+                where one process simulates; it knows which of them worlds have taken whose answers
+                were not received yet.
 
         Raises:
             HandoffError: wrong shape, a simulator died, or these worlds are under way.
@@ -82,7 +89,9 @@ class SharedWorlds:
                     f"({self.num_envs}, H, {size})."
                 )
         if starts is not None and len(self.shares) > 1:
-            raise HandoffError(f"worlds: starts ahead for worlds in {len(self.shares)} processes, expected one.")
+            raise HandoffError(
+                f"worlds: starts ahead for worlds in {len(self.shares)} processes, expected one."
+            )
         for share in self.shares:
             asked = {str(number): action[share.rows] for number, action in enumerate(actions)}
             ahead = None if starts is None else (share.simulator.ended, tuple(starts))
@@ -111,12 +120,14 @@ class SharedWorlds:
                 try:
                     share.simulator.hear(share.group)
                 except HandoffError:
-                    # What the worlds raised nobody waits for any more; a dead process says so again.
+                    # What the worlds raised nobody waits for any more; a dead process says so
+                    # again.
                     if share.simulator.gone():
                         raise
 
     def save(self) -> WorldState:
-        """See `VecEnv.save`. Fields whose rows grow with time (histories) are filled up with zeros to one length."""
+        """See `VecEnv.save`. Fields whose rows grow with time (histories) are filled up with zeros
+        to one length."""
         for share in self.shares:
             share.simulator.ask(share.group, "save", (), {})
         states: list[WorldState] = self._heard(self.shares)
@@ -127,8 +138,12 @@ class SharedWorlds:
         rows = self._rows(worlds)
         lengths = {name: len(array) for name, array in state.items() if len(array) != len(rows)}
         if lengths:
-            raise HandoffError(f"worlds: state with rows {lengths} for {len(rows)} worlds, expected one each.")
-        return self._observed("restore", rows, lambda at: {name: array[at] for name, array in state.items()})
+            raise HandoffError(
+                f"worlds: state with rows {lengths} for {len(rows)} worlds, expected one each."
+            )
+        return self._observed(
+            "restore", rows, lambda at: {name: array[at] for name, array in state.items()}
+        )
 
     def close(self) -> None:
         """Leaves the processes to whoever started them."""
@@ -141,16 +156,22 @@ class SharedWorlds:
             )
         return rows
 
-    def _observed(self, method: str, rows: np.ndarray, given: Callable[[np.ndarray], object]) -> Observation:
+    def _observed(
+        self, method: str, rows: np.ndarray, given: Callable[[np.ndarray], object]
+    ) -> Observation:
         """Observation of all worlds, after `method` of some of them."""
-        if len(rows) < self.num_envs and not all(share.group in share.simulator.observed for share in self.shares):
+        if len(rows) < self.num_envs and not all(
+            share.group in share.simulator.observed for share in self.shares
+        ):
             raise HandoffError(f"worlds: the first reset must start all {self.num_envs} worlds.")
         self.discard()
         asked = []
         for share in self.shares:
             at = np.flatnonzero((rows >= share.first) & (rows < share.first + share.worlds))
             if len(at):
-                share.simulator.ask(share.group, method, (given(at), (rows[at] - share.first).tolist()), {})
+                share.simulator.ask(
+                    share.group, method, (given(at), (rows[at] - share.first).tolist()), {}
+                )
                 asked.append(share)
         for share, seen in zip(asked, self._heard(asked), strict=True):
             share.simulator.observed[share.group] = seen
@@ -158,7 +179,8 @@ class SharedWorlds:
         return _side_by_side(parts)
 
     def _heard(self, shares: Sequence[Share]) -> list[Any]:
-        """One answer of each; all are heard before an error is raised, so that answers match later questions."""
+        """One answer of each; all are heard before an error is raised, so that answers match later
+        questions."""
         answers, errors = [], []
         for share in shares:
             try:
@@ -173,7 +195,8 @@ class SharedWorlds:
 class PlacedWorlds(SharedWorlds):
     """N worlds in P parts, every part over all of S processes.
 
-    World i is the same wherever it lies: parts hold worlds in their order, and so do the processes within a part.
+    World i is the same wherever it lies: parts hold worlds in their order, and so do the processes
+    within a part.
     """
 
     def __init__(
@@ -187,15 +210,16 @@ class PlacedWorlds(SharedWorlds):
         """Starts the processes and waits until each has made its worlds.
 
         Args:
-            make: makes n worlds; called in the processes, so it must be picklable (a module's function or a
-                `functools.partial` of one).
+            make: makes n worlds; called in the processes, so it must be picklable (a module's
+                function or a `functools.partial` of one).
             num_envs: N, shared out as evenly as possible.
             parts: P.
             simulators: S.
             cluster: where they run; None: on this machine.
 
         Raises:
-            HandoffError: fewer worlds than P * S, `make` raised one, a process died, or the cluster has no room.
+            HandoffError: fewer worlds than P * S, `make` raised one, a process died, or the cluster
+                has no room.
         """
         if not 1 <= parts * simulators <= num_envs:
             raise HandoffError(
@@ -209,7 +233,9 @@ class PlacedWorlds(SharedWorlds):
             if cluster is not None:
                 self._cluster = Cluster(cluster, simulators)
             for number in range(simulators):
-                self._simulators.append(_simulator(number, self._cluster, make, [part[number] for part in sizes]))
+                self._simulators.append(
+                    _simulator(number, self._cluster, make, [part[number] for part in sizes])
+                )
             # All are asked: one that could not make its worlds is told of here.
             ready = [simulator.ready() for simulator in self._simulators]
         except HandoffError:
@@ -258,12 +284,19 @@ def placed(config: PlacementConfig, make: Callable[[int], VecEnv], num_envs: int
 def _simulator(
     number: int, cluster: Cluster | None, make: Callable[[int], VecEnv], sizes: Sequence[int]
 ) -> Simulator | RaySimulator:
-    return Simulator(number, make, sizes) if cluster is None else RaySimulator(number, cluster, make, sizes)
+    return (
+        Simulator(number, make, sizes)
+        if cluster is None
+        else RaySimulator(number, cluster, make, sizes)
+    )
 
 
 def _sizes(worlds: np.ndarray, parts: int, simulators: int) -> list[list[int]]:
     """Of every part, how many of its worlds lie with each simulator."""
-    return [[len(here) for here in np.array_split(part, simulators)] for part in np.array_split(worlds, parts)]
+    return [
+        [len(here) for here in np.array_split(part, simulators)]
+        for part in np.array_split(worlds, parts)
+    ]
 
 
 def _joined(steps: Sequence[Step]) -> Step:
@@ -287,7 +320,13 @@ def _side_by_side(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.nda
 def _stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
     shape = np.max([part.shape[1:] for part in parts], axis=0) if parts[0].ndim > 1 else ()
     filled = [
-        np.pad(part, [(0, 0), *((0, int(most) - size) for most, size in zip(shape, part.shape[1:], strict=True))])
+        np.pad(
+            part,
+            [
+                (0, 0),
+                *((0, int(most) - size) for most, size in zip(shape, part.shape[1:], strict=True)),
+            ],
+        )
         for part in parts
     ]
     return np.concatenate(filled)

@@ -19,18 +19,19 @@ class ClassifierConfig:
     fields: tuple[str, ...] = ("image_front", "image_wrist")
     """Pictures (unit u8) and vectors."""
     differences: tuple[tuple[str, str], ...] = ()
-    """Pairs of vectors among `fields`: the first less the second, as far as both go, is shown beside them. What is near
-    what must then not have to be learned from few successes."""
+    """Pairs of vectors among `fields`: the first less the second, as far as both go, is shown
+    beside them. What is near what must then not have to be learned from few successes."""
     differences_only: bool = False
-    """Whether vectors that a difference is taken of are shown through it alone: from successes at twenty places the
-    network learns the places."""
+    """Whether vectors that a difference is taken of are shown through it alone: from successes at
+    twenty places the network learns the places."""
     close_ups: tuple[tuple[str, float], ...] = ()
-    """(vector, scale): a vector among `fields` is also shown through tanh(vector / scale): two centimetres are little
-    of a vector that spans a table, but may be all that success is about."""
+    """(vector, scale): a vector among `fields` is also shown through tanh(vector / scale): two
+    centimetres are little of a vector that spans a table, but may be all that success is about."""
     label_field: str = "reward"
     """Above 1/2 where the task is solved, such as a sparse reward or a person's key."""
     label_lead: int = 1
-    """Steps that the label is ahead: the reward of step t follows its action, so it tells of observation t + 1."""
+    """Steps that the label is ahead: the reward of step t follows its action, so it tells of
+    observation t + 1."""
     channels: tuple[int, ...] = (32, 64, 64, 128)
     """Of the convolutions of a picture's encoder; each halves height and width."""
     embeddings: int = 8
@@ -52,7 +53,9 @@ class TrainSuccessConfig:
     """A success classifier with its threshold."""
 
     classifier: ClassifierConfig = field(default_factory=ClassifierConfig)
-    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=1000, learning_rate=1e-3))
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(steps=1000, learning_rate=1e-3)
+    )
     detector: DetectorConfig = field(default_factory=DetectorConfig)
     """Its threshold is replaced by the chosen one, and its release lowered to it where need be."""
     precision: float = 0.95
@@ -60,9 +63,9 @@ class TrainSuccessConfig:
     lowest_threshold: float = 0.5
     """The chosen threshold is never below."""
     success_share: float | None = None
-    """Share of successes among the steps that the detector will see. None: as the policy's held-out steps have it, and
-    those alone choose the threshold. Given, as it must be for a policy that never succeeds, demonstrations lend their
-    held-out successes."""
+    """Share of successes among the steps that the detector will see. None: as the policy's held-out
+    steps have it, and those alone choose the threshold. Given, as it must be for a policy that
+    never succeeds, demonstrations lend their held-out successes."""
     choice_fraction: float = 0.2
     """Share of the episodes on which the threshold is chosen."""
     judge_fraction: float = 0.2

@@ -1,6 +1,8 @@
-"""The network of the success classifier, its files and its ONNX graph. See `policies.rewards.train_success_classifier`.
+"""The network of the success classifier, its files and its ONNX graph. See
+`policies.rewards.train_success_classifier`.
 
-Shape suffixes: B batch, C channels, H height, W width, E spatial embeddings, S entries of all vectors.
+Shape suffixes: B batch, C channels, H height, W width, E spatial embeddings, S entries of all
+vectors.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _GROUP = 8
 
 
 class PictureEncoder(nn.Module):
-    """Convolutions that halve the picture, then learned weightings of places, as in HIL-SERL's encoders."""
+    """Convolutions that halve the picture, then learned weightings of places, as in HIL-SERL's
+    encoders."""
 
     place_ECHW: Tensor
 
@@ -55,7 +58,11 @@ class PictureEncoder(nn.Module):
         layers: list[nn.Module] = []
         for before, after in zip((3, *channels[:-1]), channels, strict=True):
             groups = max(1, after // _GROUP)
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(groups, after), nn.ReLU()]
+            layers += [
+                nn.Conv2d(before, after, 3, stride=2, padding=1),
+                nn.GroupNorm(groups, after),
+                nn.ReLU(),
+            ]
             height, width = (height + 1) // 2, (width + 1) // 2
         self.convolutions = nn.Sequential(*layers)
         scale = (height * width) ** -0.5
@@ -63,7 +70,9 @@ class PictureEncoder(nn.Module):
 
     def forward(self, picture_BCHW: Tensor) -> Tensor:
         """Pictures in [0, 1] to `(B, E * C)`."""
-        return torch.einsum("bchw,echw->bec", self.convolutions(picture_BCHW), self.place_ECHW).flatten(1)
+        return torch.einsum(
+            "bchw,echw->bec", self.convolutions(picture_BCHW), self.place_ECHW
+        ).flatten(1)
 
 
 class SuccessClassifier(nn.Module):
@@ -75,11 +84,12 @@ class SuccessClassifier(nn.Module):
         config: ClassifierConfig,
         encoders: Mapping[str, nn.Module] | None = None,
     ) -> None:
-        """With new weights, but for `encoders`, per picture a module from `(B, 3, H, W)` in [0, 1] to `(B, F)`.
+        """With new weights, but for `encoders`, per picture a module from `(B, 3, H, W)` in [0, 1]
+        to `(B, F)`.
 
         Raises:
-            HandoffError: an encoder for no picture, a picture of a shape that is none, or a difference of vectors that
-                are not there.
+            HandoffError: an encoder for no picture, a picture of a shape that is none, or a
+                difference of vectors that are not there.
         """
         super().__init__()
         encoders = encoders or {}
@@ -88,7 +98,9 @@ class SuccessClassifier(nn.Module):
         self.observation = dict(observation)
         unknown = sorted(set(encoders) - set(self.pictures))
         if unknown or not observation:
-            raise HandoffError(f"success classifier: encoders for {unknown}, its pictures are {self.pictures}.")
+            raise HandoffError(
+                f"success classifier: encoders for {unknown}, its pictures are {self.pictures}."
+            )
         self.encoders, self.reductions = nn.ModuleDict(), nn.ModuleDict()
         for name in self.pictures:
             height, width = _size(name, observation[name])
@@ -98,10 +110,14 @@ class SuccessClassifier(nn.Module):
             self.encoders[name] = encoder
             self.reductions[name] = _reduction(_width(encoder, height, width), config.picture_width)
         width = len(self.pictures) * config.picture_width
-        self.differences = _checked_differences(config.differences, {n: observation[n] for n in self.vectors})
+        self.differences = _checked_differences(
+            config.differences, {n: observation[n] for n in self.vectors}
+        )
         self.close_ups = _checked_close_ups(config.close_ups, self.vectors)
         if self.vectors:
-            hidden = {name for pair in config.differences for name in pair if config.differences_only}
+            hidden = {
+                name for pair in config.differences for name in pair if config.differences_only
+            }
             self.shown = [name for name in self.vectors if name not in hidden]
             size = sum(prod(observation[name].shape) for name in self.shown)
             size += sum(count for _, _, count in self.differences)
@@ -111,7 +127,12 @@ class SuccessClassifier(nn.Module):
             width += config.vector_width
         layers: list[nn.Module] = []
         for hidden in config.hidden:
-            layers += [nn.Linear(width, hidden), nn.Dropout(config.dropout), nn.LayerNorm(hidden), nn.ReLU()]
+            layers += [
+                nn.Linear(width, hidden),
+                nn.Dropout(config.dropout),
+                nn.LayerNorm(hidden),
+                nn.ReLU(),
+            ]
             width = hidden
         self.head = nn.Sequential(*layers, nn.Linear(width, 1))
 
@@ -119,12 +140,17 @@ class SuccessClassifier(nn.Module):
         """Takes the scale of the vectors from `fields`, `(M, ...)` each."""
         if self.vectors:
             flat = {name: fields[name].reshape(len(fields[name]), -1) for name in self.vectors}
-            apart = [flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences]
+            apart = [
+                flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences
+            ]
             near = [np.tanh(flat[name] / scale) for name, scale in self.close_ups]
-            self.normalize.fit(np.concatenate([*(flat[name] for name in self.shown), *apart, *near], axis=1))
+            self.normalize.fit(
+                np.concatenate([*(flat[name] for name in self.shown), *apart, *near], axis=1)
+            )
 
     def train(self, mode: bool = True) -> SuccessClassifier:
-        """Training or evaluation mode; frozen encoders stay in the latter, or their batch statistics would drift."""
+        """Training or evaluation mode; frozen encoders stay in the latter, or their batch
+        statistics would drift."""
         super().train(mode)
         for encoder in self.encoders.values():
             if not any(parameter.requires_grad for parameter in encoder.parameters()):
@@ -139,15 +165,20 @@ class SuccessClassifier(nn.Module):
             parts.append(self.reductions[name](self.encoders[name](picture_BCHW)))
         if self.vectors:
             flat = {name: fields[name].flatten(1) for name in self.vectors}
-            apart = [flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences]
+            apart = [
+                flat[first][:, :n] - flat[second][:, :n] for first, second, n in self.differences
+            ]
             near = [torch.tanh(flat[name] / scale) for name, scale in self.close_ups]
             shown = torch.cat([*(flat[name] for name in self.shown), *apart, *near], dim=1)
             parts.append(self.reduce_vectors(self.normalize(shown)))
         return self.head(torch.cat(parts, dim=1))[:, 0]
 
 
-def probabilities(classifier: SuccessClassifier, fields: Mapping[str, np.ndarray], batch: int = 512) -> np.ndarray:
-    """`(M,)` float32 probabilities of success of M observations; leaves the classifier in evaluation mode."""
+def probabilities(
+    classifier: SuccessClassifier, fields: Mapping[str, np.ndarray], batch: int = 512
+) -> np.ndarray:
+    """`(M,)` float32 probabilities of success of M observations; leaves the classifier in
+    evaluation mode."""
     classifier.eval()
     device = next(classifier.parameters()).device
     size = len(next(iter(fields.values())))
@@ -161,12 +192,17 @@ def probabilities(classifier: SuccessClassifier, fields: Mapping[str, np.ndarray
 
 def to_tensors(fields: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
     """Pictures stay uint8, everything else becomes float32."""
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in fields.items()}
-    return {name: (t if t.dtype == torch.uint8 else t.float()).to(device) for name, t in tensors.items()}
+    tensors = {
+        name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in fields.items()
+    }
+    return {
+        name: (t if t.dtype == torch.uint8 else t.float()).to(device) for name, t in tensors.items()
+    }
 
 
 def shifted(pictures: np.ndarray, most: int, draw: np.random.Generator) -> np.ndarray:
-    """`(B, H, W, 3)`, each shifted by up to `most` pixels either way, the edge repeated (DrQ, arXiv 2004.13649)."""
+    """`(B, H, W, 3)`, each shifted by up to `most` pixels either way, the edge repeated (DrQ, arXiv
+    2004.13649)."""
     b, height, width, _ = pictures.shape
     down, right = draw.integers(-most, most + 1, size=(2, b, 1))
     row_BH = np.clip(np.arange(height) + down, 0, height - 1)
@@ -186,7 +222,9 @@ def save_classifier(path: Path, card: SuccessCard, classifier: SuccessClassifier
     """Writes the classifier into the directory `path`; the card, which makes it one, last."""
     from safetensors.torch import save
 
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in classifier.state_dict().items()}
+    state = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in classifier.state_dict().items()
+    }
     with explain_write_errors(path, "the success classifier was not saved"):
         write_atomically(path / WEIGHTS, save(state))
         write_atomically(path / CARD, json.dumps(to_plain(card), indent=2).encode())
@@ -199,7 +237,8 @@ def load_classifier(
 
     Args:
         path: its directory.
-        encoders: modules of the form that was handed in when it was trained; their weights are replaced.
+        encoders: modules of the form that was handed in when it was trained; their weights are
+            replaced.
 
     Raises:
         HandoffError: none is there, it is damaged or of another version, or encoders are missing.
@@ -215,18 +254,26 @@ def load_classifier(
             f"{path}: no {Path(str(error.filename or WEIGHTS)).name}. Did the training finish?"
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
-        raise HandoffError(f"{path}: damaged classifier ({error}). Was a file cut short by a copy?") from None
+        raise HandoffError(
+            f"{path}: damaged classifier ({error}). Was a file cut short by a copy?"
+        ) from None
     if card.version != 1:
-        raise HandoffError(f"{path / CARD}: version {card.version}, this build reads 1. Train it again.")
+        raise HandoffError(
+            f"{path / CARD}: version {card.version}, this build reads 1. Train it again."
+        )
     given = sorted(encoders or ())
     if given != sorted(card.foreign_encoders):
-        raise HandoffError(f"{path}: encoders are handed in for {given}, expected {list(card.foreign_encoders)}.")
+        raise HandoffError(
+            f"{path}: encoders are handed in for {given}, expected {list(card.foreign_encoders)}."
+        )
     classifier = SuccessClassifier(card.observation, card.model, encoders)
     try:
         classifier.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        raise HandoffError(f"{path / WEIGHTS}: other weights than {CARD} describes ({reason}).") from None
+        raise HandoffError(
+            f"{path / WEIGHTS}: other weights than {CARD} describes ({reason})."
+        ) from None
     return classifier.eval(), card
 
 
@@ -240,15 +287,21 @@ def to_onnx(classifier: SuccessClassifier, card: SuccessCard, opset: int = 21) -
 
     batch = torch.export.Dim("batch", min=1)
     example = {
-        name: torch.zeros(2, *spec.shape, dtype=torch.uint8 if name in classifier.pictures else torch.float32)
+        name: torch.zeros(
+            2, *spec.shape, dtype=torch.uint8 if name in classifier.pictures else torch.float32
+        )
         for name, spec in classifier.observation.items()
     }
     exporter = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = exporter.level
-    exporter.setLevel(logging.ERROR)  # it warns that torchvision, which Handoff does without, is absent
+    exporter.setLevel(
+        logging.ERROR
+    )  # it warns that torchvision, which Handoff does without, is absent
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch about its own deprecations, and that all inputs share a batch
+            warnings.simplefilter(
+                "ignore"
+            )  # of torch about its own deprecations, and that all inputs share a batch
             program = torch.onnx.export(
                 _Probability(classifier).eval(),
                 kwargs={"fields": example},
@@ -307,7 +360,9 @@ def _checked_differences(
     return found
 
 
-def _checked_close_ups(close_ups: tuple[tuple[str, float], ...], vectors: list[str]) -> tuple[tuple[str, float], ...]:
+def _checked_close_ups(
+    close_ups: tuple[tuple[str, float], ...], vectors: list[str]
+) -> tuple[tuple[str, float], ...]:
     for name, scale in close_ups:
         if name not in vectors or not scale > 0.0:
             raise HandoffError(
@@ -323,7 +378,9 @@ def _reduction(before: int, after: int) -> nn.Module:
 
 def _size(name: str, spec: FieldSpec) -> tuple[int, int]:
     if len(spec.shape) != 3 or spec.shape[2] != 3:
-        raise HandoffError(f"success classifier: picture '{name}' has shape {spec.shape}, expected (height, width, 3).")
+        raise HandoffError(
+            f"success classifier: picture '{name}' has shape {spec.shape}, expected (height, width, 3)."
+        )
     return spec.shape[0], spec.shape[1]
 
 
@@ -334,5 +391,7 @@ def _width(encoder: nn.Module, height: int, width: int) -> int:
         out = encoder.eval()(torch.zeros(1, 3, height, width))
     encoder.train(mode)
     if out.ndim != 2:
-        raise HandoffError(f"success classifier: an encoder answers {tuple(out.shape)}, expected (B, F).")
+        raise HandoffError(
+            f"success classifier: an encoder answers {tuple(out.shape)}, expected (B, F)."
+        )
     return out.shape[1]

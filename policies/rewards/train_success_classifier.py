@@ -1,10 +1,12 @@
-"""Success classifier from labelled steps: data, training, threshold (SERL, arXiv 2401.16013; HIL-SERL, 2410.21845).
+"""Success classifier from labelled steps: data, training, threshold (SERL, arXiv 2401.16013;
+HIL-SERL, 2410.21845).
 
-Followed is HIL-SERL's classifier: binary cross-entropy, batches of as many successes as failures, dropout, one logit.
-It freezes a pretrained ResNet-10; here a small encoder learns along, unless another is handed in. It also writes a
-threshold down, which here is chosen for a wanted precision, on held-out steps whose negatives come from a policy: a
-false success ends the episode with the full reward, and states of demonstrations are too easy. The chosen threshold is
-then judged on further episodes that neither training nor choice has seen.
+Followed is HIL-SERL's classifier: binary cross-entropy, batches of as many successes as failures,
+dropout, one logit. It freezes a pretrained ResNet-10; here a small encoder learns along, unless
+another is handed in. It also writes a threshold down, which here is chosen for a wanted precision,
+on held-out steps whose negatives come from a policy: a false success ends the episode with the full
+reward, and states of demonstrations are too easy. The chosen threshold is then judged on further
+episodes that neither training nor choice has seen.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ class LabelledSteps(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Masks (M,) of the steps for learning, for choosing the threshold, for judging it; no episode is in two."""
+    """Masks (M,) of the steps for learning, for choosing the threshold, for judging it; no episode
+    is in two."""
 
     learn: np.ndarray
     choose: np.ndarray
@@ -72,10 +75,12 @@ class Split(NamedTuple):
 
 
 def read_labelled_steps(path: Path, config: ClassifierConfig, by_policy: bool) -> LabelledSteps:
-    """Reads the store at `path`; the first `label_lead` steps of every episode have no label and are left out.
+    """Reads the store at `path`; the first `label_lead` steps of every episode have no label and
+    are left out.
 
     Raises:
-        HandoffError: no store, a missing stream or field, no episode, or a value that is not finite.
+        HandoffError: no store, a missing stream or field, no episode, or a value that is not
+            finite.
     """
     store = EpisodeStore.open(path)
     stream = store.schema.stream(config.stream)
@@ -94,7 +99,9 @@ def read_labelled_steps(path: Path, config: ClassifierConfig, by_policy: bool) -
     for name in config.fields:
         fields[name] = store.column(config.stream, name)[labelled]
         if not np.isfinite(fields[name]).all():
-            raise HandoffError(f"{path}: field '{name}' is not finite everywhere. Was a sensor lost?")
+            raise HandoffError(
+                f"{path}: field '{name}' is not finite everywhere. Was a sensor lost?"
+            )
     return LabelledSteps(
         fields=fields,
         success=label[labelled - config.label_lead] > 0.5,
@@ -123,7 +130,9 @@ def join_steps(parts: Sequence[LabelledSteps]) -> LabelledSteps:
         numbers.append(number + first)
         first += int(number.max(initial=-1)) + 1
     return parts[0]._replace(
-        fields={name: np.concatenate([part.fields[name] for part in parts]) for name in parts[0].fields},
+        fields={
+            name: np.concatenate([part.fields[name] for part in parts]) for name in parts[0].fields
+        },
         success=np.concatenate([part.success for part in parts]),
         episode=np.concatenate(numbers),
         by_policy=np.concatenate([part.by_policy for part in parts]),
@@ -138,8 +147,13 @@ def split_steps(steps: LabelledSteps, config: TrainSuccessConfig) -> Split:
     """
     fractions = (config.choice_fraction, config.judge_fraction)
     if min(fractions) <= 0.0 or sum(fractions) >= 1.0:
-        raise HandoffError(f"success classifier: held-out fractions {fractions}, expected positive, below 1 together.")
-    chosen, judged = np.zeros(len(steps.success), dtype=bool), np.zeros(len(steps.success), dtype=bool)
+        raise HandoffError(
+            f"success classifier: held-out fractions {fractions}, expected positive, below 1 together."
+        )
+    chosen, judged = (
+        np.zeros(len(steps.success), dtype=bool),
+        np.zeros(len(steps.success), dtype=bool),
+    )
     rng = np.random.default_rng(config.training.seed)
     for by_policy in (False, True):
         episodes = rng.permutation(np.unique(steps.episode[steps.by_policy == by_policy]))
@@ -161,22 +175,23 @@ def train_success(
     progress: Progress,
     encoders: Mapping[str, nn.Module] | None = None,
 ) -> dict[str, float]:
-    """Trains a classifier, chooses its threshold and writes both to `out`; goes on from what a killed run left there.
+    """Trains a classifier, chooses its threshold and writes both to `out`; goes on from what a
+    killed run left there.
 
     Args:
         config: what and how.
         steps: of demonstrations and of a policy.
         out: directory of the classifier; also keeps its loss curve.
         progress: told every update.
-        encoders: per picture a module from `(B, 3, H, W)` in [0, 1] to `(B, F)`, in place of a new small one; frozen
-            where its parameters need no gradient.
+        encoders: per picture a module from `(B, 3, H, W)` in [0, 1] to `(B, F)`, in place of a new
+            small one; frozen where its parameters need no gradient.
 
     Returns:
         `metrics` of the held-out episodes of the policy.
 
     Raises:
-        HandoffError: too few episodes, one class missing, no threshold is precise enough, a loss that is not finite,
-            or a full disk.
+        HandoffError: too few episodes, one class missing, no threshold is precise enough, a loss
+            that is not finite, or a full disk.
     """
     from policies.rewards.success_classifier import probabilities, save_classifier
     from policies.training.loop import STATE, torch_threads
@@ -185,7 +200,10 @@ def train_success(
     classifier = fit_classifier(config, steps.rows(split.learn), out, progress, encoders)
     # Demonstrations may lend successes to the choice, never failures: theirs are too easy.
     lent = steps.success & (config.success_share is not None)
-    choose, judge = steps.rows(split.choose & (steps.by_policy | lent)), steps.rows(split.judge & steps.by_policy)
+    choose, judge = (
+        steps.rows(split.choose & (steps.by_policy | lent)),
+        steps.rows(split.judge & steps.by_policy),
+    )
     with torch_threads(config.training.threads):
         scores = [probabilities(classifier, part.fields) for part in (choose, judge)]
     threshold = choose_threshold(
@@ -218,12 +236,18 @@ def fit_classifier(
     """Learns from all of `steps`, with no threshold; the arguments are those of `train_success`.
 
     Returns:
-        The classifier with averaged weights, in evaluation mode. Its state stays in `out`, so that a second call ends
-        at once.
+        The classifier with averaged weights, in evaluation mode. Its state stays in `out`, so that
+        a second call ends at once.
     """
     from policies.rewards.success_classifier import SuccessClassifier, digest_weights, seeded
     from policies.training.distributed import check_single_process
-    from policies.training.loop import job_identity, resolve_device, resolve_precision, torch_threads, train
+    from policies.training.loop import (
+        job_identity,
+        resolve_device,
+        resolve_precision,
+        torch_threads,
+        train,
+    )
 
     check_single_process("success classifier")
     training = config.training
@@ -235,7 +259,9 @@ def fit_classifier(
         classifier.fit(steps.fields)
         # Whatever threshold is wanted later, it is the same learning.
         job = TrainSuccessConfig(classifier=config.classifier, training=training)
-        identity = job_identity(job, f"{steps.digest()} {digest_weights(classifier)}", precision, device)
+        identity = job_identity(
+            job, f"{steps.digest()} {digest_weights(classifier)}", precision, device
+        )
         objective = classification_loss(classifier.to(device), steps, config, precision)
         trained = train(training, classifier.train(), objective, identity, out, progress)
         classifier.load_state_dict(trained.average)
@@ -244,11 +270,14 @@ def fit_classifier(
 
 def with_threshold(detector: DetectorConfig, threshold: float) -> DetectorConfig:
     """The detector with another threshold, and a release not above it."""
-    return DetectorConfig(threshold=threshold, release=min(detector.release, threshold), steps=detector.steps)
+    return DetectorConfig(
+        threshold=threshold, release=min(detector.release, threshold), steps=detector.steps
+    )
 
 
 def metrics(report: ThresholdReport) -> dict[str, float]:
-    """Flat figures: per rate its share with `_low`, `_high` and `_n`; a share of nothing is left out."""
+    """Flat figures: per rate its share with `_low`, `_high` and `_n`; a share of nothing is left
+    out."""
     flat: dict[str, float] = {"threshold": report.threshold}
     for name in ("precision", "recall", "false_positives", "false_episodes", "missed_episodes"):
         rate = getattr(report, name)
@@ -261,7 +290,8 @@ def metrics(report: ThresholdReport) -> dict[str, float]:
 def classification_loss(
     classifier: SuccessClassifier, steps: LabelledSteps, config: TrainSuccessConfig, precision: str
 ) -> Objective[None]:
-    """Binary cross-entropy of batches that are half successes, half failures, drawn by the number of the update.
+    """Binary cross-entropy of batches that are half successes, half failures, drawn by the number
+    of the update.
 
     Raises:
         HandoffError: one class is missing.
@@ -288,7 +318,8 @@ def classification_loss(
         batch: dict[str, Any] = {name: values[chosen] for name, values in steps.fields.items()}
         for name in classifier.pictures:
             batch[name] = shifted(batch[name], config.classifier.shift, draw)
-        # Dropout draws from torch's own stream, which therefore has to be a function of the update as well.
+        # Dropout draws from torch's own stream, which therefore has to be a function of the update
+        # as well.
         with seeded(int(draw.integers(2**62)), device), autocast(precision, device):
             logit_B = classifier(to_tensors(batch, device))
         return torch.nn.functional.binary_cross_entropy_with_logits(logit_B.float(), target_B)
@@ -297,4 +328,8 @@ def classification_loss(
 
 
 def _kind(steps: LabelledSteps) -> tuple[Any, ...]:
-    return steps.task, steps.rate_hz, {name: to_plain(spec) for name, spec in steps.observation.items()}
+    return (
+        steps.task,
+        steps.rate_hz,
+        {name: to_plain(spec) for name, spec in steps.observation.items()},
+    )

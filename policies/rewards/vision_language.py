@@ -1,8 +1,10 @@
-"""Rewards that nobody programmed: from an image-text model, from stages; what rescales and compares them.
+"""Rewards that nobody programmed: from an image-text model, from stages; what rescales and compares
+them.
 
-The image-text reward is VLM-RM (Rocamonde et al., arXiv 2310.12921). Paper and released code agree: the paper projects
-a state's embedding onto the line from baseline to goal, the code its difference to the goal, and the goal is on that
-line. The success classifier is `policies.rewards.train_success_classifier`; its detector, `robots.success`.
+The image-text reward is VLM-RM (Rocamonde et al., arXiv 2310.12921). Paper and released code agree:
+the paper projects a state's embedding onto the line from baseline to goal, the code its difference
+to the goal, and the goal is on that line. The success classifier is
+`policies.rewards.train_success_classifier`; its detector, `robots.success`.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ class Embed(Protocol):
 
 
 class GoalBaselineReward:
-    """r = 1 - |P_alpha x - g|^2 / 2 of unit embeddings x, with P_alpha = alpha proj(line b to g) + (1 - alpha) I.
+    """r = 1 - |P_alpha x - g|^2 / 2 of unit embeddings x, with P_alpha = alpha proj(line b to g) +
+    (1 - alpha) I.
 
-    With alpha = 0 it is the cosine between x and the goal g; with alpha = 1 only the component along the line from the
-    baseline b, which describes the scene as it is, to the goal counts.
+    With alpha = 0 it is the cosine between x and the goal g; with alpha = 1 only the component
+    along the line from the baseline b, which describes the scene as it is, to the goal counts.
     """
 
     def __init__(self, goal: np.ndarray, baseline: np.ndarray, alpha: float = 0.5) -> None:
@@ -62,16 +65,19 @@ class GoalBaselineReward:
         return 1.0 - 0.5 * np.square(self.alpha * along + (1.0 - self.alpha) * off).sum(axis=1)
 
 
-def image_text_reward(embed: Embed, goal: str, baseline: str, alpha: float = 0.5) -> Callable[[np.ndarray], np.ndarray]:
-    """The reward `(B,)` of pictures `(B, H, W, 3)` uint8: how much they look like `goal` rather than `baseline`."""
+def image_text_reward(
+    embed: Embed, goal: str, baseline: str, alpha: float = 0.5
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The reward `(B,)` of pictures `(B, H, W, 3)` uint8: how much they look like `goal` rather
+    than `baseline`."""
     goal_vector, baseline_vector = embed.texts([goal, baseline])
     reward = GoalBaselineReward(goal_vector, baseline_vector, alpha)
     return lambda images: reward(embed.images(images))
 
 
 def epic_distance(first: np.ndarray, second: np.ndarray, discount: float) -> float:
-    """How differently two rewards rank policies: 0 for equivalent ones, 1 for opposite ones (EPIC, Gleave et al.,
-    arXiv 2006.13900); blind to potential shaping and to positive scale.
+    """How differently two rewards rank policies: 0 for equivalent ones, 1 for opposite ones (EPIC,
+    Gleave et al., arXiv 2006.13900); blind to potential shaping and to positive scale.
 
     Args:
         first: `(M, M)`, entry (i, j) the reward of going from sampled state i to sampled state j.
@@ -82,7 +88,9 @@ def epic_distance(first: np.ndarray, second: np.ndarray, discount: float) -> flo
         HandoffError: not such matrices, or a reward that ranks nothing.
     """
     if first.shape != second.shape or first.ndim != 2 or first.shape[0] != first.shape[1]:
-        raise HandoffError(f"epic: rewards of shapes {first.shape} and {second.shape}, expected (M, M) both.")
+        raise HandoffError(
+            f"epic: rewards of shapes {first.shape} and {second.shape}, expected (M, M) both."
+        )
     canonical = []
     for reward in (first, second):
         leaving = reward.mean(axis=1)
@@ -90,17 +98,21 @@ def epic_distance(first: np.ndarray, second: np.ndarray, discount: float) -> flo
         values -= values.mean()
         length = np.linalg.norm(values)
         if not length > 1e-12 * max(1.0, float(np.abs(reward).max())) * len(reward):
-            raise HandoffError("epic: a reward is constant but for shaping, so it ranks no policies.")
+            raise HandoffError(
+                "epic: a reward is constant but for shaping, so it ranks no policies."
+            )
         canonical.append(values / length)
-    # Half the distance of the unit vectors is sqrt((1 - correlation) / 2), without its cancellation near 0.
+    # Half the distance of the unit vectors is sqrt((1 - correlation) / 2), without its cancellation
+    # near 0.
     return min(1.0, float(np.linalg.norm(canonical[0] - canonical[1])) / 2.0)
 
 
 class RewardScaler:
-    """Divides rewards by the running standard deviation of the discounted return, of N worlds at once.
+    """Divides rewards by the running standard deviation of the discounted return, of N worlds at
+    once.
 
-    The mean stays, for taking it away would reward or punish living longer. As in PPO's usual implementations (Engstrom
-    et al., arXiv 2005.12729).
+    The mean stays, for taking it away would reward or punish living longer. As in PPO's usual
+    implementations (Engstrom et al., arXiv 2005.12729).
     """
 
     def __init__(self, worlds: int, discount: float = 0.99, clip: float = 10.0) -> None:
@@ -116,23 +128,35 @@ class RewardScaler:
         return variance**0.5 if variance > 1e-12 else 1.0
 
     def __call__(self, reward: np.ndarray, done: np.ndarray) -> np.ndarray:
-        """Takes rewards `(N,)` in and scales them; where `done` (N,), the return begins anew after this step."""
+        """Takes rewards `(N,)` in and scales them; where `done` (N,), the return begins anew after
+        this step."""
         self._return = self.discount * self._return + reward
         n, mean = len(self._return), float(self._return.mean())
         off, total = mean - self._mean, self._seen + n
-        self._squares += float(np.square(self._return - mean).sum()) + off * off * self._seen * n / total
+        self._squares += (
+            float(np.square(self._return - mean).sum()) + off * off * self._seen * n / total
+        )
         self._mean, self._seen = self._mean + off * n / total, total
         self._return = np.where(done, 0.0, self._return)
         return np.clip(reward / self.deviation, -self.clip, self.clip)
 
     def state(self) -> dict[str, list[float] | float]:
         """All that later scaling depends on, in plain containers."""
-        return {"return": self._return.tolist(), "seen": self._seen, "mean": self._mean, "squares": self._squares}
+        return {
+            "return": self._return.tolist(),
+            "seen": self._seen,
+            "mean": self._mean,
+            "squares": self._squares,
+        }
 
     def restore(self, state: dict[str, list[float] | float]) -> None:
         """Goes on from `state()`."""
         self._return = np.array(state["return"], dtype=np.float64)
-        self._seen, self._mean, self._squares = int(state["seen"]), float(state["mean"]), float(state["squares"])  # type: ignore[arg-type]
+        self._seen, self._mean, self._squares = (
+            int(state["seen"]),
+            float(state["mean"]),
+            float(state["squares"]),
+        )  # type: ignore[arg-type]
 
 
 class Staged(NamedTuple):
@@ -149,8 +173,8 @@ class Staged(NamedTuple):
 class StageLatch:
     """A reward for every stage of a task, once each and in order, for N worlds at once.
 
-    Only the stage that is next is looked at, so an undone stage earns nothing a second time, and a later one that
-    looks done too early earns nothing yet. At most one stage is completed per step.
+    Only the stage that is next is looked at, so an undone stage earns nothing a second time, and a
+    later one that looks done too early earns nothing yet. At most one stage is completed per step.
     """
 
     def __init__(self, stages: Sequence[DetectorConfig], worlds: int) -> None:
@@ -174,7 +198,9 @@ class StageLatch:
         before = self._stage.copy()
         for k, detector in enumerate(self._detectors):
             self._stage += detector.update(probability[:, k], allowed=before == k)
-        return Staged((self._stage - before) / expected[1], self._stage.copy(), self._stage == expected[1])
+        return Staged(
+            (self._stage - before) / expected[1], self._stage.copy(), self._stage == expected[1]
+        )
 
 
 def _unit_vectors(name: str, vectors: np.ndarray, leading: tuple[int, ...]) -> np.ndarray:

@@ -1,15 +1,20 @@
-"""The chain of a sampler: every sample on the way from noise to the clean chunk, and its log-probability.
+"""The chain of a sampler: every sample on the way from noise to the clean chunk, and its
+log-probability.
 
-Reinforcement learning on a diffusion or flow policy takes each denoising step for an action drawn from a Gaussian. So
-a sampler is a `Grid` of K such Gaussians, `sample_chain` walks it, and `chain_log_prob` tells how likely the walk is
-under other weights, with gradients. `policies.samplers.ddim`, `policies.samplers.flow_matching` and `policies.samplers.edm` make the grids.
+Reinforcement learning on a diffusion or flow policy takes each denoising step for an action drawn
+from a Gaussian. So a sampler is a `Grid` of K such Gaussians, `sample_chain` walks it, and
+`chain_log_prob` tells how likely the walk is under other weights, with gradients.
+`policies.samplers.ddim`, `policies.samplers.flow_matching` and `policies.samplers.edm` make the
+grids.
 
 Followed where systems differ:
-- DPPO (arXiv 2409.00588) speaks of the joint log-probability of a chunk; its released code averages over the chunk's
-  entries, each clamped. `ChainConfig.reduce` and the two bounds offer both; hyperparameters belong to one of them.
-- DPPO and RL-100 (arXiv 2510.14830) bound the standard deviation of the noise added, not the one inside the mean.
-- A step without noise (of an ODE, or the last of many samplers) has no density; its log-probability is given as 0, so
-  that its ratio is 1. RLinf (arXiv 2510.06710) does the same.
+- DPPO (arXiv 2409.00588) speaks of the joint log-probability of a chunk; its released code averages
+  over the chunk's entries, each clamped. `ChainConfig.reduce` and the two bounds offer both;
+  hyperparameters belong to one of them.
+- DPPO and RL-100 (arXiv 2510.14830) bound the standard deviation of the noise added, not the one
+  inside the mean.
+- A step without noise (of an ODE, or the last of many samplers) has no density; its log-probability
+  is given as 0, so that its ratio is 1. RLinf (arXiv 2510.06710) does the same.
 
 Importing this module does not import torch, so that configurations may hold a `ChainConfig`.
 
@@ -34,16 +39,18 @@ if TYPE_CHECKING:
 
 
 Denoise = Callable[["Tensor", "Tensor"], "Tensor"]
-"""(noisy (B, H, A), level (B,)) to prediction (B, H, A): here timestep to velocity, or whatever `Prediction` names; in
-`policies.samplers.flow_matching` time in [0, 1] to the flow's velocity; in `policies.samplers.edm` sigma to the clean chunk."""
+"""(noisy (B, H, A), level (B,)) to prediction (B, H, A): here timestep to velocity, or whatever
+`Prediction` names; in `policies.samplers.flow_matching` time in [0, 1] to the flow's velocity; in
+`policies.samplers.edm` sigma to the clean chunk."""
 
 
 @config
 class ChainConfig:
-    """Noise of a chain and the measure of its log-probability. The defaults take the sampler as it is.
+    """Noise of a chain and the measure of its log-probability. The defaults take the sampler as it
+    is.
 
-    DPPO's code: min_std 0.1, min_log_prob_std 0.1, noise_clip 3, log_prob_min -5, log_prob_max 2, reduce mean.
-    RL-100: min_std 0.0067, max_std 0.1 or 0.8, reduce sum.
+    DPPO's code: min_std 0.1, min_log_prob_std 0.1, noise_clip 3, log_prob_min -5, log_prob_max 2,
+    reduce mean. RL-100: min_std 0.0067, max_std 0.1 or 0.8, reduce sum.
     """
 
     min_std: float = 0.0
@@ -51,7 +58,8 @@ class ChainConfig:
     max_std: float | None = None
     """Greatest one; None leaves it."""
     min_log_prob_std: float = 0.0
-    """Least standard deviation with which log-probabilities are worked out; above that of the noise it damps ratios."""
+    """Least standard deviation with which log-probabilities are worked out; above that of the noise
+    it damps ratios."""
     noise_clip: float | None = None
     """Bound on each standard normal number drawn for a step; None leaves them."""
     log_prob_min: float | None = None
@@ -95,7 +103,8 @@ class Chain(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid(ABC):
-    """K Gaussian steps from noise to the clean chunk. A subclass's fields that end in `_K` hold one number per step."""
+    """K Gaussian steps from noise to the clean chunk. A subclass's fields that end in `_K` hold one
+    number per step."""
 
     def __len__(self) -> int:
         """Number of steps."""
@@ -110,25 +119,35 @@ class Grid(ABC):
         return replace(self, **{name: value.to(device) for name, value in self._per_step()})
 
     @abstractmethod
-    def transition(self, denoise: Denoise, sample_BHA: Tensor, step_B: Tensor, active_B: Tensor) -> Gaussian:
+    def transition(
+        self, denoise: Denoise, sample_BHA: Tensor, step_B: Tensor, active_B: Tensor
+    ) -> Gaussian:
         """The Gaussian of the next sample.
 
         Args:
             denoise: the network, conditioned on the observations of these rows.
             sample_BHA: where the rows stand.
             step_B: each row's step, 0 to K - 1; rows may differ.
-            active_B: 1.0 for rows that take the step with noise, 0.0 for those that take it without.
+            active_B: 1.0 for rows that take the step with noise, 0.0 for those that take it
+                without.
         """
 
     def _per_step(self) -> list[tuple[str, Tensor]]:
-        return [(field.name, getattr(self, field.name)) for field in fields(self) if field.name.endswith("_K")]
+        return [
+            (field.name, getattr(self, field.name))
+            for field in fields(self)
+            if field.name.endswith("_K")
+        ]
 
 
 def sample(denoise: Denoise, noise_BHA: Tensor, grid: Grid) -> Tensor:
-    """The clean chunk (B, H, A) that `grid` reaches from `noise_BHA` when no step adds noise; keeps no chain."""
+    """The clean chunk (B, H, A) that `grid` reaches from `noise_BHA` when no step adds noise; keeps
+    no chain."""
     sample_BHA, active_B = noise_BHA, noise_BHA.new_zeros(len(noise_BHA))
     for number in range(len(grid)):
-        sample_BHA = grid.transition(denoise, sample_BHA, _rows(noise_BHA, number), active_B).mean_BHA
+        sample_BHA = grid.transition(
+            denoise, sample_BHA, _rows(noise_BHA, number), active_B
+        ).mean_BHA
     return sample_BHA
 
 
@@ -140,11 +159,13 @@ def sample_chain(
     options: ChainConfig,
     active_KB: Tensor | None = None,
 ) -> Chain:
-    """Walks `grid` and keeps everything; a pure function of its arguments. Gradients flow unless the caller stops them.
+    """Walks `grid` and keeps everything; a pure function of its arguments. Gradients flow unless
+    the caller stops them.
 
     Args:
         denoise: the network, conditioned on the observations of these rows.
-        noise_BHA: where to start; `grid.start` times a standard normal chunk for EDM, a standard normal one elsewhere.
+        noise_BHA: where to start; `grid.start` times a standard normal chunk for EDM, a standard
+            normal one elsewhere.
         step_noise_KBHA: standard normal, one chunk per step.
         grid: on the device of the noise.
         options: of the noise and the log-probabilities.
@@ -164,24 +185,35 @@ def sample_chain(
         step_noise_KBHA = step_noise_KBHA.clamp(-options.noise_clip, options.noise_clip)
     samples, means, stds, log_probs = [noise_BHA], [], [], []
     for number in range(len(grid)):
-        active_B = noise_BHA.new_ones(len(noise_BHA)) if active_KB is None else active_KB[number].to(noise_BHA)
-        mean_BHA, own_std_B = grid.transition(denoise, samples[-1], _rows(noise_BHA, number), active_B)
+        active_B = (
+            noise_BHA.new_ones(len(noise_BHA))
+            if active_KB is None
+            else active_KB[number].to(noise_BHA)
+        )
+        mean_BHA, own_std_B = grid.transition(
+            denoise, samples[-1], _rows(noise_BHA, number), active_B
+        )
         std_B = own_std_B.clamp(options.min_std, options.max_std) * active_B
         next_BHA = mean_BHA + std_B[:, None, None] * step_noise_KBHA[number]
         log_probs.append(gaussian_log_prob(next_BHA, Gaussian(mean_BHA, std_B), options))
         samples.append(next_BHA)
         means.append(mean_BHA)
         stds.append(std_B)
-    return Chain(torch.stack(samples), torch.stack(means), torch.stack(stds), torch.stack(log_probs))
+    return Chain(
+        torch.stack(samples), torch.stack(means), torch.stack(stds), torch.stack(log_probs)
+    )
 
 
 def chain_log_prob(denoise: Denoise, chain: Chain, grid: Grid, options: ChainConfig) -> Tensor:
-    """Log-probability of every step of a stored chain under the weights of `denoise`, shaped as `chain.log_prob`."""
+    """Log-probability of every step of a stored chain under the weights of `denoise`, shaped as
+    `chain.log_prob`."""
     import torch
 
     return torch.stack(
         [
-            step_log_prob(denoise, here_BHA, next_BHA, std_B, _rows(here_BHA, number), grid, options)
+            step_log_prob(
+                denoise, here_BHA, next_BHA, std_B, _rows(here_BHA, number), grid, options
+            )
             for number, (here_BHA, next_BHA, std_B) in enumerate(
                 zip(chain.sample_LBHA[:-1], chain.sample_LBHA[1:], chain.std_KB, strict=True)
             )
@@ -198,7 +230,8 @@ def step_log_prob(
     grid: Grid,
     options: ChainConfig,
 ) -> Tensor:
-    """Log-probability (B,) or (B, H, A) of single steps, each row at its own; for minibatches out of many chains.
+    """Log-probability (B,) or (B, H, A) of single steps, each row at its own; for minibatches out
+    of many chains.
 
     Args:
         denoise: the network, conditioned on the observations of these rows.
@@ -215,12 +248,17 @@ def step_log_prob(
 
 
 def gaussian_log_prob(value_BHA: Tensor, gaussian: Gaussian, options: ChainConfig) -> Tensor:
-    """Log-density, bounded and reduced as configured, (B,) or (B, H, A); 0 for rows that are not random."""
+    """Log-density, bounded and reduced as configured, (B,) or (B, H, A); 0 for rows that are not
+    random."""
     from torch.distributions import Normal
 
     random_B = gaussian.std_B > 0
-    std_B = gaussian.std_B.clamp(min=options.min_log_prob_std).where(random_B, gaussian.std_B.new_ones(()))
-    density_BHA = Normal(gaussian.mean_BHA, std_B[:, None, None], validate_args=False).log_prob(value_BHA)
+    std_B = gaussian.std_B.clamp(min=options.min_log_prob_std).where(
+        random_B, gaussian.std_B.new_ones(())
+    )
+    density_BHA = Normal(gaussian.mean_BHA, std_B[:, None, None], validate_args=False).log_prob(
+        value_BHA
+    )
     if options.log_prob_min is not None or options.log_prob_max is not None:
         density_BHA = density_BHA.clamp(options.log_prob_min, options.log_prob_max)
     density_BHA = density_BHA.where(random_B[:, None, None], density_BHA.new_zeros(()))
@@ -234,7 +272,8 @@ def gaussian_log_prob(value_BHA: Tensor, gaussian: Gaussian, options: ChainConfi
 
 
 def one_active_step(steps: int, rows: int, generator: torch.Generator) -> Tensor:
-    """(K, B), true at one step per row, drawn uniformly: RLinf's rollouts, where all other steps follow the ODE."""
+    """(K, B), true at one step per row, drawn uniformly: RLinf's rollouts, where all other steps
+    follow the ODE."""
     import torch
 
     chosen_B = torch.randint(steps, (rows,), generator=generator, device=generator.device)
@@ -242,10 +281,12 @@ def one_active_step(steps: int, rows: int, generator: torch.Generator) -> Tensor
 
 
 def on_policy_kl(student: Denoise, teacher: Denoise, chain: Chain, grid: Grid) -> Tensor:
-    """Divergence (K, B) of the student's steps from the teacher's, on the student's own chain (arXiv 2605.15055).
+    """Divergence (K, B) of the student's steps from the teacher's, on the student's own chain
+    (arXiv 2605.15055).
 
-    With equal noise the KL divergence of the two Gaussians is the squared distance of their means over twice the
-    student's variance, summed over the chunk. Steps without noise give half the squared distance: mean matching.
+    With equal noise the KL divergence of the two Gaussians is the squared distance of their means
+    over twice the student's variance, summed over the chunk. Steps without noise give half the
+    squared distance: mean matching.
 
     Args:
         student: gets the gradient.
@@ -256,7 +297,9 @@ def on_policy_kl(student: Denoise, teacher: Denoise, chain: Chain, grid: Grid) -
     import torch
 
     kl = []
-    for number, (sample_BHA, std_B) in enumerate(zip(chain.sample_LBHA[:-1], chain.std_KB, strict=True)):
+    for number, (sample_BHA, std_B) in enumerate(
+        zip(chain.sample_LBHA[:-1], chain.std_KB, strict=True)
+    ):
         step_B, active_B = _rows(sample_BHA, number), (std_B > 0).to(sample_BHA)
         mean_BHA = grid.transition(student, sample_BHA, step_B, active_B).mean_BHA
         with torch.no_grad():

@@ -1,18 +1,21 @@
 """Noise schedules and samplers over tensors, on top of diffusers' schedulers.
 
-Schedules and timesteps come from diffusers' `DDPMScheduler` and `DDIMScheduler`. Steps that leave a chain behind are
-ours (`DiffusionGrid` here, the other two families in `policies.samplers.flow_matching` and `policies.samplers.edm`): diffusers' `step` returns
-neither mean, standard deviation nor log-probability, keeps a counter, and takes one timestep for the whole batch. Tests
-hold ours equal to its DDPM, DDIM, FlowMatchEulerDiscrete, FlowMatchHeunDiscrete, EDMEuler and EulerAncestralDiscrete
-schedulers.
+Schedules and timesteps come from diffusers' `DDPMScheduler` and `DDIMScheduler`. Steps that leave a
+chain behind are
+ours (`DiffusionGrid` here, the other two families in `policies.samplers.flow_matching` and
+`policies.samplers.edm`): diffusers' `step` returns neither mean, standard deviation nor
+log-probability, keeps a counter, and takes one timestep for the whole batch. Tests hold ours equal
+to its DDPM, DDIM, FlowMatchEulerDiscrete, FlowMatchHeunDiscrete, EDMEuler and
+EulerAncestralDiscrete schedulers.
 
-Unless said otherwise the network predicts the velocity v = alpha * noise - sigma * clean (Salimans and Ho 2022), where
-a sample at level k is x = alpha[k] * clean + sigma[k] * noise. At the last level alpha is almost 0, so that sampling
-starts from noise alone and one step from there predicts the clean chunk; hence `trailing` timesteps, which include
-that level.
+Unless said otherwise the network predicts the velocity v = alpha * noise - sigma * clean (Salimans
+and Ho 2022), where a sample at level k is x = alpha[k] * clean + sigma[k] * noise. At the last
+level alpha is almost 0, so that sampling starts from noise alone and one step from there predicts
+the clean chunk; hence `trailing` timesteps, which include that level.
 
-DDIM with eta = 0 is unrolled here with diffusers' coefficients as plain numbers: its own `step` looks tensors up by
-timestep, which an exported graph would have to carry. A test holds the two equal.
+DDIM with eta = 0 is unrolled here with diffusers' coefficients as plain numbers: its own `step`
+looks tensors up by timestep, which an exported graph would have to carry. A test holds the two
+equal.
 
 Shape suffixes: B batch, H horizon, A action, K noise levels.
 """
@@ -36,7 +39,8 @@ Prediction = Literal["v", "epsilon", "sample"]
 def training_target(
     prediction: Prediction, clean_BHA: Tensor, noise_BHA: Tensor, alpha: Tensor, sigma: Tensor
 ) -> Tensor:
-    """What the network should answer at alpha * clean + sigma * noise; the shares broadcast to (B, H, A)."""
+    """What the network should answer at alpha * clean + sigma * noise; the shares broadcast to (B,
+    H, A)."""
     match prediction:
         case "v":
             return alpha * noise_BHA - sigma * clean_BHA
@@ -49,9 +53,11 @@ def training_target(
 def clean_and_noise(
     prediction: Prediction, answer_BHA: Tensor, noisy_BHA: Tensor, alpha: Tensor, sigma: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Clean chunk and noise, each (B, H, A), that the network's answer means; inverse of `training_target`.
+    """Clean chunk and noise, each (B, H, A), that the network's answer means; inverse of
+    `training_target`.
 
-    From noise, the clean chunk comes by a division by alpha, which is 5e-4 at the last of 100 cosine levels: clip it.
+    From noise, the clean chunk comes by a division by alpha, which is 5e-4 at the last of 100
+    cosine levels: clip it.
     """
     match prediction:
         case "v":
@@ -63,9 +69,11 @@ def clean_and_noise(
 
 
 def guide(conditional: Denoise, unconditional: Denoise, scale: float) -> Denoise:
-    """Classifier-free guidance (Ho and Salimans 2022): unconditional + scale * (conditional - unconditional).
+    """Classifier-free guidance (Ho and Salimans 2022): unconditional + scale * (conditional -
+    unconditional).
 
-    A scale of 1 is the conditional network alone and 0 the unconditional one, exactly and at half the price.
+    A scale of 1 is the conditional network alone and 0 the unconditional one, exactly and at half
+    the price.
     """
     if scale in (0.0, 1.0):
         return conditional if scale else unconditional
@@ -82,7 +90,9 @@ class NoiseSchedule(NamedTuple):
     alpha_K: Tensor
     sigma_K: Tensor
 
-    def diffuse(self, clean_BHA: Tensor, noise_BHA: Tensor, timestep_B: Tensor) -> tuple[Tensor, Tensor]:
+    def diffuse(
+        self, clean_BHA: Tensor, noise_BHA: Tensor, timestep_B: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """The noisy chunk and the velocity there, each (B, H, A)."""
         alpha, sigma = self.alpha_K[timestep_B, None, None], self.sigma_K[timestep_B, None, None]
         return alpha * clean_BHA + sigma * noise_BHA, alpha * noise_BHA - sigma * clean_BHA
@@ -110,7 +120,8 @@ class DdimStep(NamedTuple):
     next_sigma: float
 
     def apply(self, noisy: Tensor, velocity: Tensor, clip: float) -> Tensor:
-        """The sample at the next level, as diffusers' `DDIMScheduler.step` with `clip_sample` works it out."""
+        """The sample at the next level, as diffusers' `DDIMScheduler.step` with `clip_sample` works
+        it out."""
         clean = (self.alpha * noisy - self.sigma * velocity).clamp(-clip, clip)
         noise = self.sigma * noisy + self.alpha * velocity
         return self.next_alpha * clean + self.next_sigma * noise
@@ -125,8 +136,12 @@ def ddim_steps(timesteps: int, steps: int) -> tuple[DdimStep, ...]:
     from diffusers import DDIMScheduler
 
     if not 1 <= steps <= timesteps or timesteps % steps:
-        raise HandoffError(f"sampler: {steps} steps, expected a divisor of the schedule's {timesteps} levels.")
-    scheduler = DDIMScheduler(timesteps, beta_schedule="squaredcos_cap_v2", timestep_spacing="trailing")
+        raise HandoffError(
+            f"sampler: {steps} steps, expected a divisor of the schedule's {timesteps} levels."
+        )
+    scheduler = DDIMScheduler(
+        timesteps, beta_schedule="squaredcos_cap_v2", timestep_spacing="trailing"
+    )
     scheduler.set_timesteps(steps)
     levels = [int(level) for level in scheduler.timesteps]
     alpha_bars = [float(scheduler.alphas_cumprod[level]) for level in levels]
@@ -137,7 +152,9 @@ def ddim_steps(timesteps: int, steps: int) -> tuple[DdimStep, ...]:
     )
 
 
-def ddim_sample(denoise: Denoise, noise_BHA: Tensor, steps: Sequence[DdimStep], clip: float) -> Tensor:
+def ddim_sample(
+    denoise: Denoise, noise_BHA: Tensor, steps: Sequence[DdimStep], clip: float
+) -> Tensor:
     """The clean chunk (B, H, A), normalised, that the probability flow reaches from `noise_BHA`."""
     sample_BHA = noise_BHA
     for step in steps:
@@ -146,18 +163,26 @@ def ddim_sample(denoise: Denoise, noise_BHA: Tensor, steps: Sequence[DdimStep], 
     return sample_BHA
 
 
-def ddpm_sample(denoise: Denoise, noise_BHA: Tensor, timesteps: int, clip: float, generator: torch.Generator) -> Tensor:
-    """The clean chunk (B, H, A), normalised, by ancestral sampling over all levels (Ho et al. 2020)."""
+def ddpm_sample(
+    denoise: Denoise, noise_BHA: Tensor, timesteps: int, clip: float, generator: torch.Generator
+) -> Tensor:
+    """The clean chunk (B, H, A), normalised, by ancestral sampling over all levels (Ho et al.
+    2020)."""
     from diffusers import DDPMScheduler
 
     scheduler = DDPMScheduler(
-        timesteps, beta_schedule="squaredcos_cap_v2", prediction_type="v_prediction", clip_sample_range=clip
+        timesteps,
+        beta_schedule="squaredcos_cap_v2",
+        prediction_type="v_prediction",
+        clip_sample_range=clip,
     )
     sample_BHA = noise_BHA
     for timestep in scheduler.timesteps.tolist():
         timestep_B = torch.full((noise_BHA.shape[0],), timestep, device=noise_BHA.device)
         velocity_BHA = denoise(sample_BHA, timestep_B)
-        sample_BHA = scheduler.step(velocity_BHA, timestep, sample_BHA, generator, return_dict=False)[0]
+        sample_BHA = scheduler.step(
+            velocity_BHA, timestep, sample_BHA, generator, return_dict=False
+        )[0]
     return sample_BHA
 
 
@@ -176,25 +201,36 @@ class DiffusionGrid(Grid):
     """Bound on every clean chunk that a step works out [normalised units]."""
     prediction: Prediction = "v"
     renoise: bool = False
-    """Works the noise out again from the clipped clean chunk, as DDPM's posterior and DPPO's DDIM do; diffusers' DDIM
-    does not. The same wherever nothing is clipped."""
+    """Works the noise out again from the clipped clean chunk, as DDPM's posterior and DPPO's DDIM
+    do; diffusers' DDIM does not. The same wherever nothing is clipped."""
 
-    def transition(self, denoise: Denoise, sample_BHA: Tensor, step_B: Tensor, active_B: Tensor) -> Gaussian:
+    def transition(
+        self, denoise: Denoise, sample_BHA: Tensor, step_B: Tensor, active_B: Tensor
+    ) -> Gaussian:
         """The Gaussian of the next sample; see `Grid.transition`."""
         alpha, sigma = self.alpha_K[step_B, None, None], self.sigma_K[step_B, None, None]
         answer_BHA = denoise(sample_BHA, self.timestep_K[step_B])
-        clean_BHA, noise_BHA = clean_and_noise(self.prediction, answer_BHA, sample_BHA, alpha, sigma)
+        clean_BHA, noise_BHA = clean_and_noise(
+            self.prediction, answer_BHA, sample_BHA, alpha, sigma
+        )
         clean_BHA = clean_BHA.clamp(-self.clip, self.clip)
         if self.renoise:
             noise_BHA = (sample_BHA - alpha * clean_BHA) / sigma
         std_B = self.std_K[step_B] * active_B
         kept_B = (self.next_sigma_K[step_B] ** 2 - std_B**2).clamp(min=0.0).sqrt()
-        mean_BHA = self.next_alpha_K[step_B, None, None] * clean_BHA + kept_B[:, None, None] * noise_BHA
+        mean_BHA = (
+            self.next_alpha_K[step_B, None, None] * clean_BHA + kept_B[:, None, None] * noise_BHA
+        )
         return Gaussian(mean_BHA, std_B)
 
 
 def ddim_grid(
-    timesteps: int, steps: int, eta: float, clip: float, prediction: Prediction = "v", renoise: bool = False
+    timesteps: int,
+    steps: int,
+    eta: float,
+    clip: float,
+    prediction: Prediction = "v",
+    renoise: bool = False,
 ) -> DiffusionGrid:
     """DDIM in `steps` steps over the cosine schedule.
 
@@ -215,11 +251,16 @@ def ddim_grid(
     numbers = torch.tensor([level[1:] for level in levels], dtype=torch.float64)
     alpha_K, sigma_K, next_alpha_K, next_sigma_K = numbers.T
     std_K = eta * next_sigma_K / sigma_K * (1.0 - (alpha_K / next_alpha_K) ** 2).sqrt()
-    coefficients = (value.float() for value in (alpha_K, sigma_K, next_alpha_K, next_sigma_K, std_K))
+    coefficients = (
+        value.float() for value in (alpha_K, sigma_K, next_alpha_K, next_sigma_K, std_K)
+    )
     timestep_K = torch.tensor([level.timestep for level in levels])
-    return DiffusionGrid(timestep_K, *coefficients, clip=clip, prediction=prediction, renoise=renoise)
+    return DiffusionGrid(
+        timestep_K, *coefficients, clip=clip, prediction=prediction, renoise=renoise
+    )
 
 
 def ddpm_grid(timesteps: int, clip: float, prediction: Prediction = "v") -> DiffusionGrid:
-    """Ancestral sampling over all levels of the cosine schedule (Ho et al. 2020), with the posterior's variance."""
+    """Ancestral sampling over all levels of the cosine schedule (Ho et al. 2020), with the
+    posterior's variance."""
     return ddim_grid(timesteps, timesteps, 1.0, clip, prediction, renoise=True)

@@ -1,8 +1,9 @@
-"""EDM's preconditioned denoiser (Karras et al. 2022) with the sampler and the noise of BESO (arXiv 2304.02532).
+"""EDM's preconditioned denoiser (Karras et al. 2022) with the sampler and the noise of BESO (arXiv
+2304.02532).
 
-A sample at noise level sigma is clean + sigma * noise, and a denoiser answers with the clean chunk. BESO starts at
-sigma 1, where data with a spread of 0.5 still show, from a chunk without them: so its samples lean towards 0. It is
-followed here.
+A sample at noise level sigma is clean + sigma * noise, and a denoiser answers with the clean chunk.
+BESO starts at sigma 1, where data with a spread of 0.5 still show, from a chunk without them: so
+its samples lean towards 0. It is followed here.
 
 Shape suffixes: B batch, H horizon, A action, K steps, L levels (K + 1).
 """
@@ -24,7 +25,8 @@ SIGMA_MIN, SIGMA_MAX, SIGMA_DATA = 0.005, 1.0, 0.5
 
 
 class Coefficients(NamedTuple):
-    """EDM's table 1 at some noise levels: clean = skip * noisy + out * F(inner * noisy, noise), F the network."""
+    """EDM's table 1 at some noise levels: clean = skip * noisy + out * F(inner * noisy, noise), F
+    the network."""
 
     skip: Tensor
     out: Tensor
@@ -36,12 +38,16 @@ def coefficients(sigma: Tensor, sigma_data: float = SIGMA_DATA) -> Coefficients:
     """The four coefficients at `sigma`, of its shape."""
     total = sigma**2 + sigma_data**2
     return Coefficients(
-        skip=sigma_data**2 / total, out=sigma * sigma_data / total.sqrt(), inner=total.rsqrt(), noise=sigma.log() / 4.0
+        skip=sigma_data**2 / total,
+        out=sigma * sigma_data / total.sqrt(),
+        inner=total.rsqrt(),
+        noise=sigma.log() / 4.0,
     )
 
 
 def preconditioned(network: Denoise, sigma_data: float = SIGMA_DATA) -> Denoise:
-    """The denoiser (noisy (B, H, A), sigma (B,)) to clean chunk, around F (scaled input, log(sigma) / 4)."""
+    """The denoiser (noisy (B, H, A), sigma (B,)) to clean chunk, around F (scaled input, log(sigma)
+    / 4)."""
 
     def denoise(noisy_BHA: Tensor, sigma_B: Tensor) -> Tensor:
         c = coefficients(sigma_B, sigma_data)
@@ -52,14 +58,17 @@ def preconditioned(network: Denoise, sigma_data: float = SIGMA_DATA) -> Denoise:
 
 
 class Example(NamedTuple):
-    """What the network F gets and should answer; the loss is the plain mean squared error, EDM's weight 1 / out^2."""
+    """What the network F gets and should answer; the loss is the plain mean squared error, EDM's
+    weight 1 / out^2."""
 
     input_BHA: Tensor
     noise_B: Tensor
     target_BHA: Tensor
 
 
-def edm_example(clean_BHA: Tensor, noise_BHA: Tensor, sigma_B: Tensor, sigma_data: float = SIGMA_DATA) -> Example:
+def edm_example(
+    clean_BHA: Tensor, noise_BHA: Tensor, sigma_B: Tensor, sigma_data: float = SIGMA_DATA
+) -> Example:
     """One training example per row, at noise levels `sigma_B`."""
     c = coefficients(sigma_B, sigma_data)
     noisy_BHA = clean_BHA + sigma_B[:, None, None] * noise_BHA
@@ -74,8 +83,11 @@ def training_sigma(
     sigma_min: float = SIGMA_MIN,
     sigma_max: float = SIGMA_MAX,
 ) -> Tensor:
-    """Noise levels (B,) from uniform numbers in [0, 1): log(sigma) logistic about log(centre), between the bounds."""
-    low, high = (_sigmoid((math.log(bound) - math.log(centre)) / scale) for bound in (sigma_min, sigma_max))
+    """Noise levels (B,) from uniform numbers in [0, 1): log(sigma) logistic about log(centre),
+    between the bounds."""
+    low, high = (
+        _sigmoid((math.log(bound) - math.log(centre)) / scale) for bound in (sigma_min, sigma_max)
+    )
     share_B = low + (high - low) * uniform_B
     return (math.log(centre) + scale * share_B.logit()).exp().clamp(sigma_min, sigma_max)
 
@@ -94,7 +106,9 @@ class EdmGrid(Grid):
         """The first noise level."""
         return float(self.sigma_K[0])
 
-    def transition(self, denoise: Denoise, sample_BHA: Tensor, step_B: Tensor, active_B: Tensor) -> Gaussian:
+    def transition(
+        self, denoise: Denoise, sample_BHA: Tensor, step_B: Tensor, active_B: Tensor
+    ) -> Gaussian:
         """The Gaussian of the next sample; see `Grid.transition`."""
         sigma_B, std_B = self.sigma_K[step_B], self.std_K[step_B] * active_B
         down_B = (self.next_sigma_K[step_B] ** 2 - std_B**2).clamp(min=0.0).sqrt()
@@ -102,7 +116,9 @@ class EdmGrid(Grid):
         return Gaussian(kept * sample_BHA + (1.0 - kept) * denoise(sample_BHA, sigma_B), std_B)
 
 
-def exponential_sigmas(levels: int, sigma_min: float = SIGMA_MIN, sigma_max: float = SIGMA_MAX) -> Tensor:
+def exponential_sigmas(
+    levels: int, sigma_min: float = SIGMA_MIN, sigma_max: float = SIGMA_MAX
+) -> Tensor:
     """`levels` noise levels, evenly spaced in the logarithm, greatest first.
 
     Raises:
@@ -113,7 +129,9 @@ def exponential_sigmas(levels: int, sigma_min: float = SIGMA_MIN, sigma_max: flo
             f"sigmas: {levels} levels from {sigma_max} down to {sigma_min}, expected at least 1 and positive bounds, "
             "the greater first."
         )
-    return torch.linspace(math.log(sigma_max), math.log(sigma_min), levels, dtype=torch.float64).exp()
+    return torch.linspace(
+        math.log(sigma_max), math.log(sigma_min), levels, dtype=torch.float64
+    ).exp()
 
 
 def edm_grid(sigma_K: Tensor, eta: float) -> EdmGrid:
@@ -121,7 +139,8 @@ def edm_grid(sigma_K: Tensor, eta: float) -> EdmGrid:
 
     Args:
         sigma_K: decreasing, as of `exponential_sigmas`.
-        eta: 0 gives the DDIM form (BESO's three steps), which is Euler's step of EDM's ODE; 1 the ancestral sampler.
+        eta: 0 gives the DDIM form (BESO's three steps), which is Euler's step of EDM's ODE; 1 the
+            ancestral sampler.
 
     Raises:
         HandoffError: noise levels that do not decrease to above 0, or eta outside [0, 1].

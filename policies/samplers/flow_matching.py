@@ -1,7 +1,9 @@
-"""Flow matching: targets, times and samplers (Lipman et al. 2023; pi0, arXiv 2410.24164; RLinf, arXiv 2510.06710).
+"""Flow matching: targets, times and samplers (Lipman et al. 2023; pi0, arXiv 2410.24164; RLinf,
+arXiv 2510.06710).
 
-Time runs as in openpi's and RLinf's code, from 1, noise, to 0, the clean chunk; pi0's paper counts the other way. A
-sample at time t is (1 - t) * clean + t * noise, and the network predicts the velocity noise - clean.
+Time runs as in openpi's and RLinf's code, from 1, noise, to 0, the clean chunk; pi0's paper counts
+the other way. A sample at time t is (1 - t) * clean + t * noise, and the network predicts the
+velocity noise - clean.
 
 Shape suffixes: B batch, H horizon, A action, K steps.
 """
@@ -31,7 +33,8 @@ def flow_example(clean_BHA: Tensor, noise_BHA: Tensor, time_B: Tensor) -> tuple[
 
 
 def training_time(uniform_B: Tensor, distribution: TimeDistribution) -> Tensor:
-    """Times (B,) from uniform numbers in [0, 1), through the inverse of the distribution function."""
+    """Times (B,) from uniform numbers in [0, 1), through the inverse of the distribution
+    function."""
     match distribution:
         case "uniform":
             return uniform_B
@@ -48,12 +51,16 @@ class FlowGrid(Grid):
     noise_K: Tensor
     """Diffusion coefficient of the SDE; 0 for the ODE."""
     heun: bool = False
-    """Averages the velocities at both ends of a step, all but the last, which stays a step of Euler's."""
+    """Averages the velocities at both ends of a step, all but the last, which stays a step of
+    Euler's."""
 
-    def transition(self, denoise: Denoise, sample_BHA: Tensor, step_B: Tensor, active_B: Tensor) -> Gaussian:
+    def transition(
+        self, denoise: Denoise, sample_BHA: Tensor, step_B: Tensor, active_B: Tensor
+    ) -> Gaussian:
         """The Gaussian of the next sample; see `Grid.transition`.
 
-        Mean (1 - s) * clean + (s - noise^2 * d / 2t) * noise and std noise * sqrt(d), for a step of d from t to s.
+        Mean (1 - s) * clean + (s - noise^2 * d / 2t) * noise and std noise * sqrt(d), for a step of
+        d from t to s.
         """
         time_B, next_B = self.time_K[step_B], self.next_time_K[step_B]
         length_B = time_B - next_B
@@ -66,12 +73,15 @@ class FlowGrid(Grid):
         drift_B = coefficient_B**2 * length_B / (2.0 * time_B)
         # Equal to the mean above, but a step without noise is exactly Euler's.
         noise_BHA = sample_BHA + (1.0 - time_B)[:, None, None] * velocity_BHA
-        mean_BHA = sample_BHA - length_B[:, None, None] * velocity_BHA - drift_B[:, None, None] * noise_BHA
+        mean_BHA = (
+            sample_BHA - length_B[:, None, None] * velocity_BHA - drift_B[:, None, None] * noise_BHA
+        )
         return Gaussian(mean_BHA, coefficient_B * length_B.sqrt())
 
 
 def ode_grid(steps: int, solver: Literal["euler", "heun"] = "euler") -> FlowGrid:
-    """The ODE in `steps` equal steps from time 1 to 0; Heun's solver evaluates the network 2 * steps - 1 times."""
+    """The ODE in `steps` equal steps from time 1 to 0; Heun's solver evaluates the network 2 *
+    steps - 1 times."""
     time_L = _times(steps)
     return FlowGrid(time_L[:-1], time_L[1:], torch.zeros(steps), heun=solver == "heun")
 
@@ -79,8 +89,8 @@ def ode_grid(steps: int, solver: Literal["euler", "heun"] = "euler") -> FlowGrid
 def sde_grid(steps: int, noise: float) -> FlowGrid:
     """The flow-SDE in `steps` equal steps, with diffusion coefficient noise * sqrt(t / (1 - t)).
 
-    At t = 1, where it has a pole, 1 - t is that of the next step, as in RLinf's code. Its marginals are the flow's only
-    in the limit of many steps.
+    At t = 1, where it has a pole, 1 - t is that of the next step, as in RLinf's code. Its marginals
+    are the flow's only in the limit of many steps.
 
     Args:
         steps: RLinf takes 4.

@@ -18,8 +18,8 @@ class TrainingConfig:
     batch_size: int = 256
     """Windows per update; several processes share them evenly."""
     schedule: Literal["plateau", "cosine"] = "plateau"
-    """After linear warm-up, `plateau` stays at the peak and then falls linearly to 0, `cosine` falls along half a
-    cosine at once."""
+    """After linear warm-up, `plateau` stays at the peak and then falls linearly to 0, `cosine`
+    falls along half a cosine at once."""
     warmup_steps: int = 200
     """Updates of linear warm-up."""
     decay_fraction: float = 1 / 3
@@ -29,15 +29,18 @@ class TrainingConfig:
     weight_decay: float = 1e-6
     """Of AdamW."""
     decay: Literal["all", "matrices"] = "all"
-    """Parameters that `weight_decay` falls on; `matrices` spares biases, norms, embeddings and positions."""
+    """Parameters that `weight_decay` falls on; `matrices` spares biases, norms, embeddings and
+    positions."""
     max_grad_norm: float | None = None
-    """Gradients are scaled down to this norm over all parameters where it is larger; None leaves them."""
+    """Gradients are scaled down to this norm over all parameters where it is larger; None leaves
+    them."""
     ema_power: float = 0.75
     """Averaging keeps 1 - (1 + step)^-power of the old weights."""
     ema_max: float = 0.9999
     """Upper bound of that share."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of the matrix products; weights stay float32. `auto` takes bf16 where the processor multiplies it faster."""
+    """Of the matrix products; weights stay float32. `auto` takes bf16 where the processor
+    multiplies it faster."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes CUDA when there is a device."""
     threads: int = 1
@@ -47,11 +50,12 @@ class TrainingConfig:
     checkpoint_seconds: float = 20.0
     """Wall-clock seconds between checkpoints, rounded up to the next entry of the loss curve."""
     loggers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Where the loss curve is shown beside `loss.jsonl`, at every checkpoint: in folders of those names."""
+    """Where the loss curve is shown beside `loss.jsonl`, at every checkpoint: in folders of those
+    names."""
     wandb_mode: Literal["offline", "online"] = "offline"
     """`offline` writes files for `wandb sync`; nothing leaves the machine before."""
     preflight_seconds: float = 30.0
-    """Most wall-clock seconds for timing decode, collate and compute before the first update; 0 skips it, as does a
-    training of less than a hundred updates."""
+    """Most wall-clock seconds for timing decode, collate and compute before the first update; 0
+    skips it, as does a training of less than a hundred updates."""
     seed: int = 0
     """Of initial weights, order of the data, noise and noise levels."""

@@ -1,12 +1,14 @@
 """Training in several processes: who has which rows, and which chance.
 
-One process alone and several, on processors or GPUs, take the same path through accelerate; several are started with
-`accelerate launch` or `torchrun`. All work out the same batch of an update and every one learns from its own share of
-the rows; gradients are averaged, so that they are those of the whole batch, and the weights stay the same everywhere.
+One process alone and several, on processors or GPUs, take the same path through accelerate; several
+are started with `accelerate launch` or `torchrun`. All work out the same batch of an update and
+every one learns from its own share of the rows; gradients are averaged, so that they are those of
+the whole batch, and the weights stay the same everywhere.
 
-Chance differs between them: the loss of process r draws by the number of the update plus r * 2^40, so that no two rows
-of an update see the same noise. Process 0, and thus a training in one process, draws by the number alone. A loss that
-draws nothing therefore has the same gradient however many processes share it; one that does has another sample of it.
+Chance differs between them: the loss of process r draws by the number of the update plus r * 2^40,
+so that no two rows of an update see the same noise. Process 0, and thus a training in one process,
+draws by the number alone. A loss that draws nothing therefore has the same gradient however many
+processes share it; one that does has another sample of it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 _PROCESS = 1 << 40
-"""Numbers of draws between two processes: above every update, below those that data split and validation draw by."""
+"""Numbers of draws between two processes: above every update, below those that data split and
+validation draw by."""
 
 
 def is_main_process() -> bool:
@@ -56,10 +59,13 @@ def new_accelerator(device: torch.device, precision: str) -> Accelerator:
     from accelerate.state import AcceleratorState
 
     threads = torch.get_num_threads()
-    # accelerate keeps one state per process and would hold a second training to the first one's device and precision.
+    # accelerate keeps one state per process and would hold a second training to the first one's
+    # device and precision.
     AcceleratorState._reset_state(reset_partial_state="LOCAL_RANK" not in os.environ)
     accelerator = Accelerator(
-        cpu=device.type == "cpu", mixed_precision="bf16" if precision == "bf16" else "no", device_placement=False
+        cpu=device.type == "cpu",
+        mixed_precision="bf16" if precision == "bf16" else "no",
+        device_placement=False,
     )
     # It chooses a number of its own for processes that share a processor.
     torch.set_num_threads(threads)
@@ -75,7 +81,8 @@ def share(rows: Any, process: int, processes: int) -> Any:
     """The rows of one of several processes: the `process`-th of equal parts, in order.
 
     Args:
-        rows: tensors (rows, ...), tuples of one sentence per row, None, and tuples and mappings of all these.
+        rows: tensors (rows, ...), tuples of one sentence per row, None, and tuples and mappings of
+            all these.
         process: number, from 0.
         processes: how many.
 
@@ -98,4 +105,6 @@ def share(rows: Any, process: int, processes: int) -> Any:
         case tuple():
             parts = [share(part, process, processes) for part in rows]
             return type(rows)._make(parts) if hasattr(rows, "_fields") else tuple(parts)  # type: ignore[attr-defined]
-    raise HandoffError(f"training: rows of type {type(rows).__name__} cannot be shared by {processes} processes.")
+    raise HandoffError(
+        f"training: rows of type {type(rows).__name__} cannot be shared by {processes} processes."
+    )

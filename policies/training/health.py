@@ -1,7 +1,8 @@
 """Stops a training that has died, and says why.
 
-A look costs a few milliseconds, so it is taken at entries of the loss curve and, where those are rare, twice a minute.
-Adam's mean of squared gradients remembers whether a parameter ever had a gradient, so nothing is kept per update.
+A look costs a few milliseconds, so it is taken at entries of the loss curve and, where those are
+rare, twice a minute. Adam's mean of squared gradients remembers whether a parameter ever had a
+gradient, so nothing is kept per update.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from torch import Tensor
 from robots.errors import HandoffError
 
 LOOK_SECONDS = 30.0
-"""Wall-clock seconds after which an update is looked at although it has no entry in the loss curve."""
+"""Wall-clock seconds after which an update is looked at although it has no entry in the loss
+curve."""
 _NAMED = 5
 """Names in a message."""
 _FIRST_UPDATES = 20
-"""Updates after which a parameter without any gradient is one too many: behind weights that start at zero, as in LoRA,
-gradients are zero for the first few."""
+"""Updates after which a parameter without any gradient is one too many: behind weights that start
+at zero, as in LoRA, gradients are zero for the first few."""
 _PATIENCE = 3
 """Looks in a row at which every gradient has to be zero."""
 _SAMPLES = 64
@@ -38,7 +40,9 @@ class Sentinel:
         step: updates done.
     """
 
-    def __init__(self, named: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, step: int = 0) -> None:
+    def __init__(
+        self, named: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, step: int = 0
+    ) -> None:
         self.named, self.optimizer = named, optimizer
         self.without_gradient = dict(named)
         self.zero_looks = 0
@@ -54,8 +58,8 @@ class Sentinel:
             rate: highest learning rate since the last look; 0 where it is too low to move a weight.
 
         Raises:
-            HandoffError: a weight is not finite, a parameter never had a gradient, all gradients have been zero for a
-                while, or no weight has changed.
+            HandoffError: a weight is not finite, a parameter never had a gradient, all gradients
+                have been zero for a while, or no weight has changed.
         """
         if step == self.looked_at:
             return
@@ -79,7 +83,11 @@ class Sentinel:
 
     def _check_finite(self, step: int) -> None:
         norms = torch.stack(torch._foreach_norm(list(self.named.values())))
-        spoilt = [name for name, fine in zip(self.named, norms.isfinite().tolist(), strict=True) if not fine]
+        spoilt = [
+            name
+            for name, fine in zip(self.named, norms.isfinite().tolist(), strict=True)
+            if not fine
+        ]
         if spoilt:
             raise HandoffError(
                 f"training: {len(spoilt)} of {len(self.named)} parameters are not finite after update {step}: "

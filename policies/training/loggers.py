@@ -1,7 +1,9 @@
-"""Where the numbers of a training go: JSON lines always; TensorBoard and Weights & Biases when asked for.
+"""Where the numbers of a training go: JSON lines always; TensorBoard and Weights & Biases when
+asked for.
 
-Loggers are told of an entry after the checkpoint that holds it. A training that was killed goes on from its checkpoint,
-so none of them is told of a step twice; entries that no checkpoint held are worked out anew.
+Loggers are told of an entry after the checkpoint that holds it. A training that was killed goes on
+from its checkpoint, so none of them is told of a step twice; entries that no checkpoint held are
+worked out anew.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class JsonLines:
     def flush(self) -> None:
         """Replaces the file."""
         with explain_write_errors(self.file, "the loss curve was not saved"):
-            write_atomically(self.file, "".join(json.dumps(entry) + "\n" for entry in self.entries).encode())
+            write_atomically(
+                self.file, "".join(json.dumps(entry) + "\n" for entry in self.entries).encode()
+            )
 
     def close(self) -> None:
         """Does nothing: the file is whole after every `flush`."""
@@ -107,8 +111,8 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of Weights & Biases in the folder `wandb` below `out`.
 
-    Its number is kept, so that a resume goes on with it. Offline, a resume begins another folder of the same run, and
-    `wandb sync --append` joins them.
+    Its number is kept, so that a resume goes on with it. Offline, a resume begins another folder of
+    the same run, and `wandb sync --append` joins them.
 
     Args:
         out: directory of the training.
@@ -117,7 +121,8 @@ class WeightsAndBiases:
     """
 
     def __init__(self, out: Path, online: bool, done: int = 0) -> None:
-        # Its reports of its own errors would leave the machine even offline; read when it is imported.
+        # Its reports of its own errors would leave the machine even offline; read when it is
+        # imported.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 

@@ -1,8 +1,10 @@
-"""The training loop: AdamW, moving average of the weights, checkpoints, loss curve, a stop when the training has died.
+"""The training loop: AdamW, moving average of the weights, checkpoints, loss curve, a stop when the
+training has died.
 
-The loss of an update is a pure function of the weights and the number of the update (random numbers are drawn from a
-generator keyed by seed and number), so a run that was killed goes on from its checkpoint with the weights it would have
-had, bit for bit, on the same machine. The path is the same for one process and for several (`policies.training.distributed`).
+The loss of an update is a pure function of the weights and the number of the update (random numbers
+are drawn from a generator keyed by seed and number), so a run that was killed goes on from its
+checkpoint with the weights it would have had, bit for bit, on the same machine. The path is the
+same for one process and for several (`policies.training.distributed`).
 """
 
 from __future__ import annotations
@@ -37,13 +39,16 @@ Rows = TypeVar("Rows")
 
 
 class Objective(NamedTuple, Generic[Rows]):
-    """What an update needs; both are functions of the weights and the number of the update alone."""
+    """What an update needs; both are functions of the weights and the number of the update
+    alone."""
 
     batch: Callable[[int], Rows]
-    """Number of the update to its data, on the device; may be a `policies.training.preflight.TwoStageBatch`."""
+    """Number of the update to its data, on the device; may be a
+    `policies.training.preflight.TwoStageBatch`."""
     loss: Callable[[Rows, int], Tensor]
-    """Data and the number that its chance is drawn by to the scalar mean over the rows. That number is the update's in
-    one process; in several every process hands in its share of the rows and another number."""
+    """Data and the number that its chance is drawn by to the scalar mean over the rows. That number
+    is the update's in one process; in several every process hands in its share of the rows and
+    another number."""
 
     def __call__(self, step: int) -> Tensor:
         """The scalar loss of update number `step`."""
@@ -63,7 +68,8 @@ class Trained(NamedTuple):
     loss: float
     """Mean over the last entry of the curve."""
     cpu_seconds: float
-    """Processor time of this process and of those that were interrupted, up to their last checkpoint."""
+    """Processor time of this process and of those that were interrupted, up to their last
+    checkpoint."""
 
 
 Keep = Callable[[int, dict[str, Tensor]], None]
@@ -82,24 +88,29 @@ def train(
     keep: Keep | None = None,
     precision: str = "fp32",
 ) -> Trained:
-    """Trains `model` in place, going on from the checkpoint in `out` when it belongs to the same job.
+    """Trains `model` in place, going on from the checkpoint in `out` when it belongs to the same
+    job.
 
-    Of several processes all call this with the same arguments; one of them writes, reports and keeps.
+    Of several processes all call this with the same arguments; one of them writes, reports and
+    keeps.
 
     Args:
         config: how.
         model: on its device; its trainable parameters are updated.
         objective: of one update; looks at `model` as it then is.
-        identity: what makes this job the same as an interrupted one; a checkpoint of another job is ignored.
-        out: directory of the checkpoint, the loss curve, `preflight.json` and whatever the loggers write.
+        identity: what makes this job the same as an interrupted one; a checkpoint of another job is
+            ignored.
+        out: directory of the checkpoint, the loss curve, `preflight.json` and whatever the loggers
+            write.
         progress: told every update.
         keep_every: updates between calls of `keep`; 0 never calls it.
-        keep: given the weights on the way; after a resume it may be given some again, and they are the same.
+        keep: given the weights on the way; after a resume it may be given some again, and they are
+            the same.
         precision: `bf16` works out the whole loss under autocast; `fp32` leaves that to the loss.
 
     Raises:
-        HandoffError: the training has died (see `policies.training.health`; nothing that is spoilt is saved), or the disk is
-            full.
+        HandoffError: the training has died (see `policies.training.health`; nothing that is spoilt
+            is saved), or the disk is full.
     """
     run = _Run(config, model, identity, out, precision)
     try:
@@ -126,17 +137,21 @@ def resolve_device(device: str) -> torch.device:
     """
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
-        raise HandoffError("device is 'cuda', but torch finds no CUDA device. Is this the CPU build of torch?")
+        raise HandoffError(
+            "device is 'cuda', but torch finds no CUDA device. Is this the CPU build of torch?"
+        )
     kind = ("cuda" if available else "cpu") if device == "auto" else device
     own = os.environ.get("LOCAL_RANK")
-    return torch.device("cuda", int(own)) if kind == "cuda" and own is not None else torch.device(kind)
+    return (
+        torch.device("cuda", int(own)) if kind == "cuda" and own is not None else torch.device(kind)
+    )
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
     """`auto` becomes `bf16` where the processor multiplies it faster, else `fp32`.
 
-    Of processors without AMX those with AVX512-BF16 do, unless they have AVX512-FP16, too: measured, Intel's then
-    multiply bf16 at .55 of the speed of fp32, AMD's at 1.8.
+    Of processors without AMX those with AVX512-BF16 do, unless they have AVX512-FP16, too:
+    measured, Intel's then multiply bf16 at .55 of the speed of fp32, AMD's at 1.8.
     """
     if precision != "auto":
         return precision
@@ -158,7 +173,9 @@ def job_identity(settings: Any, data: str, precision: str, device: torch.device)
         precision: `bf16` or `fp32`.
         device: of the training.
     """
-    return json.dumps({"config": to_plain(settings), "data": data, "on": [precision, device.type]}, sort_keys=True)
+    return json.dumps(
+        {"config": to_plain(settings), "data": data, "on": [precision, device.type]}, sort_keys=True
+    )
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
@@ -167,7 +184,8 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 
 
 def rng(seed: int, number: int) -> np.random.Generator:
-    """The random numbers of draw `number`, the same on every device and in whatever order they are asked for."""
+    """The random numbers of draw `number`, the same on every device and in whatever order they are
+    asked for."""
     return np.random.Generator(np.random.Philox(key=[seed, number]))
 
 
@@ -183,7 +201,8 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 class _Loss(nn.Module):
-    """The loss as a module over the policy's parameters, so that the gradients of several processes are averaged."""
+    """The loss as a module over the policy's parameters, so that the gradients of several processes
+    are averaged."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -197,7 +216,12 @@ class _Run:
     """Everything that a checkpoint holds."""
 
     def __init__(
-        self, config: TrainingConfig, model: nn.Module, identity: str, out: Path, precision: str = "fp32"
+        self,
+        config: TrainingConfig,
+        model: nn.Module,
+        identity: str,
+        out: Path,
+        precision: str = "fp32",
     ) -> None:
         self.config, self.model, self.identity, self.out = config, model, identity, out
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -247,7 +271,9 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         value = self.loss(partial(self._loss_of_share, objective, objective.batch(step), step))
-        self.optimizer.zero_grad(set_to_none=False)  # allocating them anew costs more than the zeros
+        self.optimizer.zero_grad(
+            set_to_none=False
+        )  # allocating them anew costs more than the zeros
         if not value.requires_grad:
             raise HandoffError(
                 "training: the loss depends on no trainable parameter. Is the network frozen, or cut off?"
@@ -270,7 +296,9 @@ class _Run:
         """Stops a training that has died."""
         self._mean_loss(self.sum)
         config, last = self.config, self.step - 1
-        rate = max(learning_rate(config, min(self.sentinel.looked_at, last)), learning_rate(config, last))
+        rate = max(
+            learning_rate(config, min(self.sentinel.looked_at, last)), learning_rate(config, last)
+        )
         # The last updates of a schedule are too small to move a weight.
         self.sentinel.look(self.step, rate if rate > 1e-3 * config.learning_rate else 0.0)
         self.looked = time.monotonic()
@@ -294,12 +322,29 @@ class _Run:
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients) if self.norm is None else self.norm)
         rate = learning_rate(self.config, self.step - 1)
-        entry = {"step": self.step, "loss": mean, "learning_rate": rate, "cpu_seconds": round(self.cpu_seconds(), 3)}
+        entry = {
+            "step": self.step,
+            "loss": mean,
+            "learning_rate": rate,
+            "cpu_seconds": round(self.cpu_seconds(), 3),
+        }
         self.curve.append(entry | {"gradient_norm": norm})
-        left = (time.monotonic() - self.began) / (self.step - self.began_at) * (self.config.steps - self.step)
-        words = [f"loss {mean:.4f}", f"rate {rate:.1e}", f"gradient {norm:.3g}", f"{clock_time(left)} left"]
+        left = (
+            (time.monotonic() - self.began)
+            / (self.step - self.began_at)
+            * (self.config.steps - self.step)
+        )
+        words = [
+            f"loss {mean:.4f}",
+            f"rate {rate:.1e}",
+            f"gradient {norm:.3g}",
+            f"{clock_time(left)} left",
+        ]
         self.note = ", ".join(filter(None, [*words, self.sentinel.exploding(norm)]))
-        if time.monotonic() - self.saved >= self.config.checkpoint_seconds or self.step == self.config.steps:
+        if (
+            time.monotonic() - self.saved >= self.config.checkpoint_seconds
+            or self.step == self.config.steps
+        ):
             self._save()
 
     def _save(self) -> None:
@@ -329,7 +374,9 @@ class _Run:
         if state is None:
             return
         with torch.no_grad():
-            for own, saved in zip(self.parameters + self.average, state["parameters"] + state["average"], strict=True):
+            for own, saved in zip(
+                self.parameters + self.average, state["parameters"] + state["average"], strict=True
+            ):
                 own.copy_(saved)
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.curve, self.spent = state["step"], state["curve"], state["cpu_seconds"]

@@ -1,7 +1,7 @@
 """Before the first update: what slows the training down, how long it will take and how much memory.
 
-Data and loss of the first updates are worked out and timed; weights, buffers, optimiser and random states are as before
-afterwards. Medians are reported, the first repetition left out.
+Data and loss of the first updates are worked out and timed; weights, buffers, optimiser and random
+states are as before afterwards. Medians are reported, the first repetition left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _PROBE = 1 << 20
 
 @runtime_checkable
 class TwoStageBatch(Protocol):
-    """A batch function that says which part of it reads and which part puts together, so that they are timed apart."""
+    """A batch function that says which part of it reads and which part puts together, so that they
+    are timed apart."""
 
     def __call__(self, step: int) -> Any:
         """The same as `collate(decode(step))`."""
@@ -50,8 +51,9 @@ class Estimate(NamedTuple):
     """What an update and the whole training will take."""
 
     seconds: dict[str, float]
-    """Wall-clock seconds of one update's `decode` (all of the batch function unless it is a `TwoStageBatch`),
-    `collate`, `compute` (loss and gradients) and `optimize` (of a trial with as many weights)."""
+    """Wall-clock seconds of one update's `decode` (all of the batch function unless it is a
+    `TwoStageBatch`), `collate`, `compute` (loss and gradients) and `optimize` (of a trial with as
+    many weights)."""
     bytes: dict[str, int]
     """Memory of `parameters`, `gradients`, `moments`, `average` and `activations`."""
     steps: int
@@ -115,9 +117,15 @@ def preflight(
     most = min(_REPETITIONS, int(_SHARE * config.steps))
     if most < _FEWEST or config.preflight_seconds <= 0.0:
         return None
-    parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parameters: list[Tensor] = [
+        parameter for parameter in model.parameters() if parameter.requires_grad
+    ]
     device = parameters[0].device
-    decode, collate = (batch.decode, batch.collate) if isinstance(batch, TwoStageBatch) else (batch, lambda rows: rows)
+    decode, collate = (
+        (batch.decode, batch.collate)
+        if isinstance(batch, TwoStageBatch)
+        else (batch, lambda rows: rows)
+    )
     began, activations, timed = clock(), 0, []
     with untouched(model, device):
         while len(timed) < most and (not timed or clock() - began < config.preflight_seconds):
@@ -178,7 +186,9 @@ def _activations(loss: Callable[[], Tensor], model: nn.Module, parameters: list[
         torch.cuda.reset_peak_memory_stats(device)
         torch.autograd.grad(loss(), parameters, allow_unused=True)
         return max(0, torch.cuda.max_memory_allocated(device) - before - _bytes(parameters))
-    weights = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    weights = {
+        tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())
+    }
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""What a policy answers to a few recorded observations, beside what was demonstrated there, as a picture.
+"""What a policy answers to a few recorded observations, beside what was demonstrated there, as a
+picture.
 
 Shape suffixes: W windows, S samples of a window, B = W S, H horizon, A action.
 """
@@ -25,16 +26,20 @@ SAMPLES = "samples.png"
 _DRAW = 7 << 60
 """Number of the draw for noise and goals, apart from those of the training."""
 _WINDOWS, _SAMPLES, _ROWS, _ENTRIES = 6, 8, 3, 8
-"""Panels in the plane and chunks in each; without a plane, rows of panels and entries of the action at most."""
+"""Panels in the plane and chunks in each; without a plane, rows of panels and entries of the action
+at most."""
 _LEAST_SCALE = 0.3
 """Least side of a panel in the plane, as a share of the largest one's."""
 _DEMONSTRATED, _SAMPLED = "#16324f", "#e4572e"
 
 
-def draw_samples(module: ChunkPolicy, windows: Windows, out: Path, seed: int, action: FieldSpec) -> None:
+def draw_samples(
+    module: ChunkPolicy, windows: Windows, out: Path, seed: int, action: FieldSpec
+) -> None:
     """Draws sampled chunks against the demonstrated one to `samples.png` in the directory `out`.
 
-    An action of two entries is drawn as a path in the plane, any other as one curve per entry over the horizon.
+    An action of two entries is drawn as a path in the plane, any other as one curve per entry over
+    the horizon.
 
     Args:
         module: the trained policy; its mode is as before afterwards.
@@ -56,12 +61,15 @@ def draw_samples(module: ChunkPolicy, windows: Windows, out: Path, seed: int, ac
 def _sample(
     module: ChunkPolicy, windows: Windows, chosen_W: Tensor, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Sampled and demonstrated chunks in physical units, and what they are relative to, if anything."""
+    """Sampled and demonstrated chunks in physical units, and what they are relative to, if
+    anything."""
     learning, draw = module.training, rng(seed, _DRAW)
     module.eval()
     batch, count = windows.batch(chosen_W, draw), len(chosen_W)
     noise = draw.standard_normal((count * _SAMPLES, *module.chunk_shape), dtype=np.float32)
-    sample_BHA = module.sample(_repeated(batch.observed, _SAMPLES), torch.from_numpy(noise).to(module.device))
+    sample_BHA = module.sample(
+        _repeated(batch.observed, _SAMPLES), torch.from_numpy(noise).to(module.device)
+    )
     module.train(learning)
     sampled_BHA = module.normalize_action.inverse(sample_BHA.float())
     sampled_WSHA = sampled_BHA.view(count, _SAMPLES, *module.chunk_shape).cpu().numpy()
@@ -69,7 +77,11 @@ def _sample(
     if module.anchor is None:
         return sampled_WSHA, shown_WHA, None
     entries = slice(module.anchor, module.anchor + module.chunk_shape[1])
-    start_WA = module.normalize_observation.inverse(batch.observed.vector_BTO[:, -1])[:, entries].cpu().numpy()
+    start_WA = (
+        module.normalize_observation.inverse(batch.observed.vector_BTO[:, -1])[:, entries]
+        .cpu()
+        .numpy()
+    )
     return sampled_WSHA + start_WA[:, None, None], shown_WHA + start_WA[:, None], start_WA
 
 
@@ -83,7 +95,9 @@ def _repeated(observed: Observed, times: int) -> Observed:
     )
 
 
-def _draw_paths(sampled_WSHA: np.ndarray, shown_WHA: np.ndarray, start_WA: np.ndarray | None, unit: str) -> Figure:
+def _draw_paths(
+    sampled_WSHA: np.ndarray, shown_WHA: np.ndarray, start_WA: np.ndarray | None, unit: str
+) -> Figure:
     from matplotlib.figure import Figure
 
     columns = min(3, len(shown_WHA))
@@ -92,28 +106,49 @@ def _draw_paths(sampled_WSHA: np.ndarray, shown_WHA: np.ndarray, start_WA: np.nd
     grid = figure.subplots(rows, columns, squeeze=False)
     for panel in grid.flat[len(shown_WHA) :]:
         panel.set_axis_off()
-    everything = [np.concatenate([s.reshape(-1, 2), d]) for s, d in zip(sampled_WSHA, shown_WHA, strict=True)]
+    everything = [
+        np.concatenate([s.reshape(-1, 2), d]) for s, d in zip(sampled_WSHA, shown_WHA, strict=True)
+    ]
     if start_WA is not None:
-        everything = [np.concatenate([points, start[None]]) for points, start in zip(everything, start_WA, strict=True)]
+        everything = [
+            np.concatenate([points, start[None]])
+            for points, start in zip(everything, start_WA, strict=True)
+        ]
     spans = [float(np.ptp(points, axis=0).max()) for points in everything]
     for number, (axes, points) in enumerate(zip(grid.flat, everything, strict=False)):
         # Not below a share of the largest motion, or noise about a standstill would look like one.
         half = 0.6 * max(spans[number], _LEAST_SCALE * max(spans)) or 1.0
         for path_HA in sampled_WSHA[number]:
-            axes.plot(*path_HA.T, color=_SAMPLED, alpha=0.55, linewidth=1, marker=".", markersize=2.5)
-        axes.plot(*shown_WHA[number].T, color=_DEMONSTRATED, linewidth=1.8, marker=".", markersize=4.5)
+            axes.plot(
+                *path_HA.T, color=_SAMPLED, alpha=0.55, linewidth=1, marker=".", markersize=2.5
+            )
+        axes.plot(
+            *shown_WHA[number].T, color=_DEMONSTRATED, linewidth=1.8, marker=".", markersize=4.5
+        )
         if start_WA is not None:
-            axes.plot(*start_WA[number], color="black", marker="o", markersize=7, fillstyle="none", linestyle="none")
+            axes.plot(
+                *start_WA[number],
+                color="black",
+                marker="o",
+                markersize=7,
+                fillstyle="none",
+                linestyle="none",
+            )
         x, y = (points.min(axis=0) + points.max(axis=0)) / 2
         axes.set(xlim=(x - half, x + half), ylim=(y - half, y + half), aspect="equal")
         _tidy(axes)
     figure.supxlabel(f"first entry of the action [{unit}]", fontsize="small")
     figure.supylabel(f"second entry [{unit}]", fontsize="small")
-    _legend(figure, {"marker": "o", "fillstyle": "none", "linestyle": "none"} if start_WA is not None else None)
+    _legend(
+        figure,
+        {"marker": "o", "fillstyle": "none", "linestyle": "none"} if start_WA is not None else None,
+    )
     return figure
 
 
-def _draw_curves(sampled_WSHA: np.ndarray, shown_WHA: np.ndarray, start_WA: np.ndarray | None, unit: str) -> Figure:
+def _draw_curves(
+    sampled_WSHA: np.ndarray, shown_WHA: np.ndarray, start_WA: np.ndarray | None, unit: str
+) -> Figure:
     from matplotlib.figure import Figure
 
     rows, horizon, entries = shown_WHA.shape
@@ -121,13 +156,17 @@ def _draw_curves(sampled_WSHA: np.ndarray, shown_WHA: np.ndarray, start_WA: np.n
     figure = Figure(figsize=(1.9 * columns + 0.8, 1.6 * rows + 0.8), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey="col")
     for (window, entry), axes in np.ndenumerate(grid):
-        axes.plot(steps, sampled_WSHA[window, :, :, entry].T, color=_SAMPLED, alpha=0.55, linewidth=1)
+        axes.plot(
+            steps, sampled_WSHA[window, :, :, entry].T, color=_SAMPLED, alpha=0.55, linewidth=1
+        )
         axes.plot(steps, shown_WHA[window, :, entry], color=_DEMONSTRATED, linewidth=1.8)
         if start_WA is not None:
             axes.axhline(start_WA[window, entry], color="black", linewidth=0.8, linestyle=":")
         _tidy(axes)
     for entry, axes in enumerate(grid[0]):
-        axes.set_title(f"entry {entry}" + (f" of {entries}" if columns < entries else ""), fontsize="small")
+        axes.set_title(
+            f"entry {entry}" + (f" of {entries}" if columns < entries else ""), fontsize="small"
+        )
     figure.supxlabel("step of the chunk", fontsize="small")
     figure.supylabel(f"action [{unit}], a window per row", fontsize="small")
     _legend(figure, {"linestyle": ":", "linewidth": 0.8} if start_WA is not None else None)
@@ -150,4 +189,6 @@ def _legend(figure: Figure, observed: dict[str, Any] | None) -> None:
     ]
     if observed is not None:
         lines.append(Line2D([], [], color="black", label="observed", **observed))
-    figure.legend(handles=lines, loc="outside upper center", ncols=len(lines), frameon=False, fontsize="small")
+    figure.legend(
+        handles=lines, loc="outside upper center", ncols=len(lines), frameon=False, fontsize="small"
+    )

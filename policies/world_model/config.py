@@ -26,7 +26,8 @@ class WorldModelSizes:
     classes: int = 8
     """Of each."""
     uniform: float = 0.01
-    """Share of the uniform distribution in every categorical one, so that no class is ever ruled out (DreamerV3)."""
+    """Share of the uniform distribution in every categorical one, so that no class is ever ruled
+    out (DreamerV3)."""
 
 
 @config
@@ -36,35 +37,47 @@ class WorldModelConfig:
     stream: str = "policy"
     """Stream of the episodes."""
     fields: tuple[str, ...] = ()
-    """Vectors that are seen and predicted: all that a policy will see in dreams, and what a picture is drawn from."""
+    """Vectors that are seen and predicted: all that a policy will see in dreams, and what a picture
+    is drawn from."""
     action_field: str = "action"
     close_ups: tuple[tuple[str, float], ...] = ()
-    """(field, scale): the networks are also shown tanh(field / scale), in its own unit: two centimetres are little of a
-    vector that spans a table, but may be all that a contact is about."""
+    """(field, scale): the networks are also shown tanh(field / scale), in its own unit: two
+    centimetres are little of a vector that spans a table, but may be all that a contact is
+    about."""
     sizes: WorldModelSizes = field(default_factory=WorldModelSizes)
     sequence: int = 16
-    """Recorded steps per row of a batch; DreamerV2 50, of pictures, which tell less of a moment than vectors do."""
+    """Recorded steps per row of a batch; DreamerV2 50, of pictures, which tell less of a moment
+    than vectors do."""
     noise: float = 0.3
-    """Deviation of what is seen from what is predicted [of the deviation of a step's change]: how exact it must be."""
+    """Deviation of what is seen from what is predicted [of the deviation of a step's change]: how
+    exact it must be."""
     kl_balance: float = 0.8
-    """Share of the divergence that moves the prediction towards what was seen, not the other way round (DreamerV2)."""
+    """Share of the divergence that moves the prediction towards what was seen, not the other way
+    round (DreamerV2)."""
     kl_weight: float = 1.0
     alone: float = 0.5
-    """Weight of imagining a sequence from its first step alone, against what was recorded. A model that is only ever
-    shown true states lets a hand sink into a table: once a little inside, nothing that it has seen tells it to stop
-    (Venkatraman et al., AAAI 2015). 0 goes without, as DreamerV2."""
+    """Weight of imagining a sequence from its first step alone, against what was recorded. A model
+    that is only ever shown true states lets a hand sink into a table: once a little inside, nothing
+    that it has seen tells it to stop (Venkatraman et al., AAAI 2015). 0 goes without, as
+    DreamerV2."""
     held_out: float = 0.05
     """Share of the episodes on which it is judged."""
     horizons: tuple[int, ...] = (1, 10, 50)
     """Steps after which imagined and recorded are compared."""
     training: TrainingConfig = field(
-        default_factory=lambda: TrainingConfig(steps=8000, learning_rate=1e-3, batch_size=64, max_grad_norm=10.0)
+        default_factory=lambda: TrainingConfig(
+            steps=8000, learning_rate=1e-3, batch_size=64, max_grad_norm=10.0
+        )
     )
     """A row of its batches is a sequence."""
     success: TrainSuccessConfig = field(
         default_factory=lambda: TrainSuccessConfig(
             classifier=ClassifierConfig(
-                fields=(LATENT,), label_field="success", vector_width=256, hidden=(256,), differences_only=False
+                fields=(LATENT,),
+                label_field="success",
+                vector_width=256,
+                hidden=(256,),
+                differences_only=False,
             ),
             training=TrainingConfig(steps=1500, learning_rate=1e-3),
             precision=0.9,
@@ -85,7 +98,8 @@ class WorldModelCard:
     """Fields in the order of the vector."""
     action: FieldSpec
     action_low: tuple[float, ...]
-    """(A,) least and greatest that was recorded: beyond them nothing is known, and dreams do not go there."""
+    """(A,) least and greatest that was recorded: beyond them nothing is known, and dreams do not go
+    there."""
     action_high: tuple[float, ...]
     close_ups: tuple[tuple[str, float], ...] = ()
     sizes: WorldModelSizes

@@ -1,7 +1,9 @@
-"""Imagined worlds: a frozen world model behind the interface of simulated ones, so that any practice can be dreamt.
+"""Imagined worlds: a frozen world model behind the interface of simulated ones, so that any
+practice can be dreamt.
 
-DiWA (Nematollahi et al., CoRL 2025): a pretrained diffusion policy improves by PPO on what a world model imagines, and
-never touches a world. What ends a dream is a classifier of success on latents; its word is all the reward there is.
+DiWA (Nematollahi et al., CoRL 2025): a pretrained diffusion policy improves by PPO on what a world
+model imagines, and never touches a world. What ends a dream is a classifier of success on latents;
+its word is all the reward there is.
 
 Shape suffixes as in `policies.world_model.model`; N worlds.
 """
@@ -37,12 +39,18 @@ class Dreams:
 
     def __init__(self, model: Path, num_envs: int, max_steps: int) -> None:
         if min(num_envs, max_steps) < 1:
-            raise HandoffError(f"dreams: {num_envs} worlds of {max_steps} steps, expected at least 1 of each.")
+            raise HandoffError(
+                f"dreams: {num_envs} worlds of {max_steps} steps, expected at least 1 of each."
+            )
         self._model, card, self._starts = load_world_model(model)
         self._classifier, _ = load_classifier(model / SUCCESS)
         self._classifier.requires_grad_(False)
         self._threshold, self._limit = card.threshold, max_steps
-        self.num_envs, self.rate_hz, self.observation_spec = num_envs, card.rate_hz, card.observation
+        self.num_envs, self.rate_hz, self.observation_spec = (
+            num_envs,
+            card.rate_hz,
+            card.observation,
+        )
         self.action_spec = ActionSpec(low=card.action_low, high=card.action_high)
         self._low, self._high = np.array(card.action_low), np.array(card.action_high)
         self._chance = [np.random.default_rng(0) for _ in range(num_envs)]
@@ -57,7 +65,9 @@ class Dreams:
         """See `VecEnv.reset`: every dream begins as a recorded episode did."""
         which = np.arange(self.num_envs) if worlds is None else np.asarray(worlds, np.int64)
         if len(seeds) != len(which):
-            raise HandoffError(f"dreams: {len(seeds)} seeds for {len(which)} worlds, expected as many.")
+            raise HandoffError(
+                f"dreams: {len(seeds)} seeds for {len(which)} worlds, expected as many."
+            )
         rows = []
         for world, seed in zip(which, seeds, strict=True):
             self._chance[world] = np.random.default_rng(seed)
@@ -65,7 +75,9 @@ class Dreams:
         seen_BO = self._model.normalize_observation(self._starts[rows])
         with torch.no_grad():
             begun = self._model.begin(seen_BO, self._noise(which))
-        self.latent = Latent(*(_replaced(part, which, new) for part, new in zip(self.latent, begun, strict=True)))
+        self.latent = Latent(
+            *(_replaced(part, which, new) for part, new in zip(self.latent, begun, strict=True))
+        )
         self._steps[which], self._over[which], self._solved[which] = 0, False, False
         return self._observation()
 
@@ -75,7 +87,9 @@ class Dreams:
         chunk_NHA = action[:, None] if single else action
         size = self.action_spec.size
         if chunk_NHA.shape != (self.num_envs, chunk_NHA.shape[1], size):
-            raise HandoffError(f"dreams: actions of shape {action.shape}, expected ({self.num_envs}, [H,] {size}).")
+            raise HandoffError(
+                f"dreams: actions of shape {action.shape}, expected ({self.num_envs}, [H,] {size})."
+            )
         if not np.isfinite(chunk_NHA[~self._over]).all():
             raise HandoffError("dreams: an action is not finite. Has the policy diverged?")
         reward_NH = np.zeros(chunk_NHA.shape[:2], np.float32)
@@ -104,11 +118,15 @@ class Dreams:
         Raises:
             HandoffError: always.
         """
-        raise HandoffError("dreams: states of imagined worlds are not saved; begin them anew from their seeds.")
+        raise HandoffError(
+            "dreams: states of imagined worlds are not saved; begin them anew from their seeds."
+        )
 
     def restore(self, state: WorldState, worlds: Sequence[int] | None = None) -> Observation:
         """See `save`."""
-        raise HandoffError("dreams: states of imagined worlds are not saved; begin them anew from their seeds.")
+        raise HandoffError(
+            "dreams: states of imagined worlds are not saved; begin them anew from their seeds."
+        )
 
     def close(self) -> None:
         """Nothing is held."""
@@ -121,7 +139,9 @@ class Dreams:
             before, action = self.latent.rows(rows), self._model.normalize_action(bounded)
             after = self._model.imagine(before, action, self._noise(runs))
             chance_B = torch.sigmoid(self._classifier({LATENT: after.features}))
-        self.latent = Latent(*(_replaced(part, runs, new) for part, new in zip(self.latent, after, strict=True)))
+        self.latent = Latent(
+            *(_replaced(part, runs, new) for part, new in zip(self.latent, after, strict=True))
+        )
         self._solved[runs] = (chance_B >= self._threshold).numpy()
         self._steps[runs] += 1
         self._over[runs] = self._solved[runs] | (self._steps[runs] >= self._limit)
@@ -132,7 +152,10 @@ class Dreams:
         return torch.from_numpy(np.stack(drawn).astype(np.float32))
 
     def _observation(self) -> Observation:
-        return as_fields(self.observation_spec, self._model.normalize_observation.inverse(self.latent.seen_BO).numpy())
+        return as_fields(
+            self.observation_spec,
+            self._model.normalize_observation.inverse(self.latent.seen_BO).numpy(),
+        )
 
 
 def _replaced(whole: Tensor, rows: np.ndarray, part: Tensor) -> Tensor:

@@ -1,17 +1,20 @@
-"""A recurrent latent world model of recorded vectors: what an action will be followed by, with its chance.
+"""A recurrent latent world model of recorded vectors: what an action will be followed by, with its
+chance.
 
-DreamerV2's recurrent state-space model (Hafner et al., arXiv 2010.02193), which DiWA trains once on play and freezes
-(Nematollahi et al., CoRL 2025). A latent is a recurrent vector h and categorical variables z: h follows from the latent
-and the action before, z is drawn from what h foretells, or, where something is seen, from what both tell together.
-The loss is the likelihood of what is seen, less the divergence of the two, balanced.
+DreamerV2's recurrent state-space model (Hafner et al., arXiv 2010.02193), which DiWA trains once on
+play and freezes (Nematollahi et al., CoRL 2025). A latent is a recurrent vector h and categorical
+variables z: h follows from the latent and the action before, z is drawn from what h foretells, or,
+where something is seen, from what both tell together. The loss is the likelihood of what is seen,
+less the divergence of the two, balanced.
 
-What differs, for vectors in place of pictures: the latent also holds x, what was seen last or is imagined to be seen,
-and the decoder tells by how much it changes, with a linear path of its own from x and the action: an arm that is told
-to go five millimetres goes about five millimetres, and the networks need only tell what is beyond that. Where DreamerV2
-asks for pictures of unit variance, here `noise` is stated in deviations of a step's change.
+What differs, for vectors in place of pictures: the latent also holds x, what was seen last or is
+imagined to be seen, and the decoder tells by how much it changes, with a linear path of its own
+from x and the action: an arm that is told to go five millimetres goes about five millimetres, and
+the networks need only tell what is beyond that. Where DreamerV2 asks for pictures of unit variance,
+here `noise` is stated in deviations of a step's change.
 
-Shape suffixes: B batch, L steps of a sequence, O entries of an observation, A of an action, H recurrent, Z = S * C
-entries of S variables with C classes each, F = H + Z + O features.
+Shape suffixes: B batch, L steps of a sequence, O entries of an observation, A of an action, H
+recurrent, Z = S * C entries of S variables with C classes each, F = H + Z + O features.
 """
 
 from __future__ import annotations
@@ -95,7 +98,11 @@ class WorldModel(nn.Module):
     moves: Tensor
 
     def __init__(
-        self, observation: int, action: int, sizes: WorldModelSizes, close_ups: Sequence[CloseUp] = ()
+        self,
+        observation: int,
+        action: int,
+        sizes: WorldModelSizes,
+        close_ups: Sequence[CloseUp] = (),
     ) -> None:
         super().__init__()
         self.sizes, self._close_ups = sizes, tuple(close_ups)
@@ -128,9 +135,12 @@ class WorldModel(nn.Module):
         return -torch.empty(rows, self.drawn, device=draw.device).exponential_(generator=draw).log()
 
     def begin(self, seen_BO: Tensor, noise_BZ: Tensor) -> Latent:
-        """Latents of worlds of which one normalised observation is known; the noise is Gumbel's, as of all draws."""
+        """Latents of worlds of which one normalised observation is known; the noise is Gumbel's, as
+        of all draws."""
         recurrent_BH = seen_BO.new_zeros(len(seen_BO), self.sizes.recurrent)
-        told = self.recognise(torch.cat([recurrent_BH, self._shown(seen_BO), torch.zeros_like(seen_BO)], dim=1))
+        told = self.recognise(
+            torch.cat([recurrent_BH, self._shown(seen_BO), torch.zeros_like(seen_BO)], dim=1)
+        )
         return Latent(recurrent_BH, self._drawn(self._log_probs(told), noise_BZ), seen_BO)
 
     def imagine(self, latent: Latent, action_BA: Tensor, noise_BZ: Tensor) -> Latent:
@@ -142,9 +152,13 @@ class WorldModel(nn.Module):
         change_BO = self._changed(recurrent_BH, drawn_BZ, shown, action_BA)
         return Latent(recurrent_BH, drawn_BZ, latent.seen_BO + change_BO)
 
-    def observe(self, latent: Latent, action_BA: Tensor, seen_BO: Tensor, noise_BZ: Tensor) -> Latent:
+    def observe(
+        self, latent: Latent, action_BA: Tensor, seen_BO: Tensor, noise_BZ: Tensor
+    ) -> Latent:
         """What a normalised action led to, now that it is seen."""
-        recurrent_BH, told = self._recognised(latent, self._shown(latent.seen_BO), action_BA, seen_BO)
+        recurrent_BH, told = self._recognised(
+            latent, self._shown(latent.seen_BO), action_BA, seen_BO
+        )
         return Latent(recurrent_BH, self._drawn(told, noise_BZ), seen_BO)
 
     def sequences(self, seen_BLO: Tensor, action_BLA: Tensor, draw: torch.Generator) -> Sequences:
@@ -154,8 +168,12 @@ class WorldModel(nn.Module):
         latent = self.begin(seen_BLO[:, 0], self.gumbel(rows, draw))
         recurrent, drawn, posterior = [], [], []
         for step in range(steps):
-            recurrent_BH, told = self._recognised(latent, shown[:, step], action_BLA[:, step], seen_BLO[:, step + 1])
-            latent = Latent(recurrent_BH, self._drawn(told, self.gumbel(rows, draw)), seen_BLO[:, step + 1])
+            recurrent_BH, told = self._recognised(
+                latent, shown[:, step], action_BLA[:, step], seen_BLO[:, step + 1]
+            )
+            latent = Latent(
+                recurrent_BH, self._drawn(told, self.gumbel(rows, draw)), seen_BLO[:, step + 1]
+            )
             recurrent.append(recurrent_BH)
             drawn.append(latent.drawn_BZ)
             posterior.append(told)
@@ -164,12 +182,17 @@ class WorldModel(nn.Module):
         flat, action = shown.flatten(0, 1), action_BLA[:, :-1].flatten(0, 1)
         prior = self._log_probs(self.foretell(torch.cat([wide, flat], dim=1)))
         change = self._changed(wide, chosen, flat, action).unflatten(0, (rows, steps))
-        return Sequences(seen_BLO[:, :-1] + change, prior.unflatten(0, (rows, steps)), torch.stack(posterior, dim=1))
+        return Sequences(
+            seen_BLO[:, :-1] + change,
+            prior.unflatten(0, (rows, steps)),
+            torch.stack(posterior, dim=1),
+        )
 
     def alone(self, seen_BLO: Tensor, action_BLA: Tensor, draw: torch.Generator) -> Tensor:
         """(B, L - 1, O) steps 1 to L - 1 as they are imagined from the first alone.
 
-        Every step's gradient ends with it: what is learned is to go on rightly from where its own errors have led.
+        Every step's gradient ends with it: what is learned is to go on rightly from where its own
+        errors have led.
         """
         latent = self.begin(seen_BLO[:, 0], self.gumbel(len(seen_BLO), draw))
         found = []
@@ -183,13 +206,20 @@ class WorldModel(nn.Module):
         entered = self.enter(torch.cat([latent.drawn_BZ, action_BA, shown], dim=1))
         return self.recur(entered, latent.recurrent_BH)
 
-    def _recognised(self, latent: Latent, shown: Tensor, action_BA: Tensor, seen_BO: Tensor) -> tuple[Tensor, Tensor]:
-        """The recurrent vector, and logarithms of probabilities (B, S, C) now that the step is seen."""
+    def _recognised(
+        self, latent: Latent, shown: Tensor, action_BA: Tensor, seen_BO: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The recurrent vector, and logarithms of probabilities (B, S, C) now that the step is
+        seen."""
         recurrent_BH = self._recur(latent, shown, action_BA)
         gap_BO = ((seen_BO - latent.seen_BO) / self.change).clamp(-10.0, 10.0)
-        return recurrent_BH, self._log_probs(self.recognise(torch.cat([recurrent_BH, shown, gap_BO], dim=1)))
+        return recurrent_BH, self._log_probs(
+            self.recognise(torch.cat([recurrent_BH, shown, gap_BO], dim=1))
+        )
 
-    def _changed(self, recurrent_BH: Tensor, drawn_BZ: Tensor, shown: Tensor, action_BA: Tensor) -> Tensor:
+    def _changed(
+        self, recurrent_BH: Tensor, drawn_BZ: Tensor, shown: Tensor, action_BA: Tensor
+    ) -> Tensor:
         """(B, O) by how much what is seen changes, normalised."""
         told = self.decode(torch.cat([recurrent_BH, drawn_BZ, shown, action_BA], dim=1))
         return self.change * self.moves * (told + self.follow(torch.cat([shown, action_BA], dim=1)))
@@ -204,7 +234,9 @@ class WorldModel(nn.Module):
 
     def _log_probs(self, told_BZ: Tensor) -> Tensor:
         """(B, S, C), each mixed with a little of the uniform distribution."""
-        probs = functional.softmax(told_BZ.unflatten(1, (self.sizes.latents, self.sizes.classes)), dim=-1)
+        probs = functional.softmax(
+            told_BZ.unflatten(1, (self.sizes.latents, self.sizes.classes)), dim=-1
+        )
         return ((1.0 - self.sizes.uniform) * probs + self.sizes.uniform / self.sizes.classes).log()
 
     def _drawn(self, log_probs_BSC: Tensor, noise_BZ: Tensor) -> Tensor:
@@ -226,7 +258,8 @@ def likelihood_loss(
     weight: float,
     alone: float,
 ) -> Tensor:
-    """Negative evidence lower bound of normalised sequences, per step and entry, and how far it goes astray alone.
+    """Negative evidence lower bound of normalised sequences, per step and entry, and how far it
+    goes astray alone.
 
     Args:
         model: learns.
@@ -245,7 +278,9 @@ def likelihood_loss(
     apart = balance * towards_seen + (1.0 - balance) * towards_prior
     loss = 0.5 * error.square().mean() + weight * apart / seen_BLO.shape[2]
     if alone > 0.0:
-        astray = (model.alone(seen_BLO, action_BLA, draw) - seen_BLO[:, 1:]) / (noise * model.change)
+        astray = (model.alone(seen_BLO, action_BLA, draw) - seen_BLO[:, 1:]) / (
+            noise * model.change
+        )
         # Huber's: what has gone quite another way is not called back at any price.
         loss = loss + alone * functional.huber_loss(astray, torch.zeros_like(astray), delta=ASTRAY)
     return loss
@@ -267,7 +302,9 @@ def save_world_model(path: Path, card: WorldModelCard, model: WorldModel, starts
     """
     from safetensors.torch import save
 
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    state = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()
+    }
     state[_STARTS] = starts.contiguous()
     with explain_write_errors(path, "the world model was not saved"):
         write_atomically(path / WEIGHTS, save(state))
@@ -288,11 +325,17 @@ def load_world_model(path: Path) -> tuple[WorldModel, WorldModelCard, Tensor]:
         weights = load_file(path / WEIGHTS)
     except FileNotFoundError as error:
         missing = Path(str(error.filename or WEIGHTS)).name
-        raise HandoffError(f"{path}: no {missing}. Did the training of the world model finish?") from None
+        raise HandoffError(
+            f"{path}: no {missing}. Did the training of the world model finish?"
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
-        raise HandoffError(f"{path}: damaged world model ({error}). Was a file cut short by a copy?") from None
+        raise HandoffError(
+            f"{path}: damaged world model ({error}). Was a file cut short by a copy?"
+        ) from None
     if card.version != 1:
-        raise HandoffError(f"{path / CARD}: version {card.version}, this build reads 1. Train it again.")
+        raise HandoffError(
+            f"{path / CARD}: version {card.version}, this build reads 1. Train it again."
+        )
     close_ups = close_ups_of(card.observation, card.close_ups)
     model = WorldModel(observation_size(card), prod(card.action.shape), card.sizes, close_ups)
     try:
@@ -300,11 +343,15 @@ def load_world_model(path: Path) -> tuple[WorldModel, WorldModelCard, Tensor]:
         model.load_state_dict(weights)
     except (RuntimeError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise HandoffError(f"{path / WEIGHTS}: other weights than {CARD} describes ({reason}).") from None
+        raise HandoffError(
+            f"{path / WEIGHTS}: other weights than {CARD} describes ({reason})."
+        ) from None
     return model.requires_grad_(False).eval(), card, starts
 
 
-def close_ups_of(observation: Mapping[str, FieldSpec], named: Sequence[tuple[str, float]]) -> tuple[CloseUp, ...]:
+def close_ups_of(
+    observation: Mapping[str, FieldSpec], named: Sequence[tuple[str, float]]
+) -> tuple[CloseUp, ...]:
     """Where the fields of `WorldModelConfig.close_ups` stand in the vector.
 
     Raises:

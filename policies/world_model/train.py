@@ -1,7 +1,9 @@
-"""From a store of play to a frozen world model, with the classifier of success on its latents, and how exact it is.
+"""From a store of play to a frozen world model, with the classifier of success on its latents, and
+how exact it is.
 
-What is judged is what dreams are made of: episodes that were held out are imagined from a recorded state with the
-recorded actions, and compared with what was recorded, field by field, beside the guess that nothing changes.
+What is judged is what dreams are made of: episodes that were held out are imagined from a recorded
+state with the recorded actions, and compared with what was recorded, field by field, beside the
+guess that nothing changes.
 
 Shape suffixes as in `policies.world_model.model`; M recorded steps, E episodes, N sequences.
 """
@@ -49,7 +51,8 @@ from robots.spec import FieldSpec
 SUCCESS = "success"
 """Folder of the classifier, in the model's."""
 STILL = 1e-3
-"""Deviation of a step's change up to which an entry counts as one that never changes within an episode [normalised]."""
+"""Deviation of a step's change up to which an entry counts as one that never changes within an
+episode [normalised]."""
 BESIDE = 256
 """Sequences that are imagined together."""
 LOOKED_AT = 4000
@@ -90,8 +93,8 @@ def read_play(path: Path, config: WorldModelConfig) -> Play:
     """Reads the store at `path`.
 
     Raises:
-        HandoffError: no store, fields that are not there or are pictures, no label of success, an episode that is
-            shorter than a sequence, or a value that is not finite.
+        HandoffError: no store, fields that are not there or are pictures, no label of success, an
+            episode that is shorter than a sequence, or a value that is not finite.
     """
     store = EpisodeStore.open(path)
     stream = store.schema.stream(config.stream)
@@ -116,7 +119,9 @@ def read_play(path: Path, config: WorldModelConfig) -> Play:
     if broken := [name for name, values in columns.items() if not np.isfinite(values).all()]:
         raise HandoffError(f"{path}: fields {broken} are not finite everywhere. Was a sensor lost?")
     return Play(
-        seen_MO=np.concatenate([columns[name] for name in config.fields], axis=1).astype(np.float32),
+        seen_MO=np.concatenate([columns[name] for name in config.fields], axis=1).astype(
+            np.float32
+        ),
         action_MA=columns[config.action_field].astype(np.float32),
         ends_E=ends,
         success_M=columns[label][:, 0] > 0.5,
@@ -127,7 +132,9 @@ def read_play(path: Path, config: WorldModelConfig) -> Play:
     )
 
 
-def train_world_model(config: WorldModelConfig, play: Path, out: Path, progress: Progress) -> dict[str, Any]:
+def train_world_model(
+    config: WorldModelConfig, play: Path, out: Path, progress: Progress
+) -> dict[str, Any]:
     """Trains on `play/store.zarr` and writes model, classifier, curve and a picture to `out`.
 
     Args:
@@ -137,12 +144,14 @@ def train_world_model(config: WorldModelConfig, play: Path, out: Path, progress:
         progress: told every update.
 
     Returns:
-        Metrics: loss, cpu_seconds, `error` (per horizon, imagined less recorded, in deviations of the field, root mean
-        square over fields), `stays` (the same of the guess that nothing changes), `errors` (per horizon and field, in
-        its own unit), `success` (of the classifier, see `policies.rewards.train_success_classifier.metrics`), steps and parameters.
+        Metrics: loss, cpu_seconds, `error` (per horizon, imagined less recorded, in deviations of
+        the field, root mean square over fields), `stays` (the same of the guess that nothing
+        changes), `errors` (per horizon and field, in its own unit), `success` (of the classifier,
+        see `policies.rewards.train_success_classifier.metrics`), steps and parameters.
 
     Raises:
-        HandoffError: unusable play, a loss that is not finite, or no classifier that is precise enough.
+        HandoffError: unusable play, a loss that is not finite, or no classifier that is precise
+            enough.
     """
     training = config.training
     device = resolve_device(training.device)
@@ -214,7 +223,9 @@ def posterior(model: WorldModel, data: Play, episodes: np.ndarray, seed: int) ->
             latents = [model.begin(seen_BLO[:, 0], model.gumbel(len(some), draw))]
             for step in range(1, steps.shape[1]):
                 noise_BZ = model.gumbel(len(some), draw)
-                latents.append(model.observe(latents[-1], action_BLA[:, step - 1], seen_BLO[:, step], noise_BZ))
+                latents.append(
+                    model.observe(latents[-1], action_BLA[:, step - 1], seen_BLO[:, step], noise_BZ)
+                )
         columns = [torch.stack(parts, dim=1) for parts in zip(*latents, strict=True)]
         for row, length in enumerate(lengths):
             found.append(Latent(*(column[row, :length] for column in columns)))
@@ -224,11 +235,16 @@ def posterior(model: WorldModel, data: Play, episodes: np.ndarray, seed: int) ->
 def open_loop(
     model: WorldModel, data: Play, episodes: np.ndarray, horizons: tuple[int, ...], seed: int
 ) -> dict[str, Any]:
-    """Imagined less recorded, from states of these episodes with the recorded actions; see `train_world_model`."""
+    """Imagined less recorded, from states of these episodes with the recorded actions; see
+    `train_world_model`."""
     longest = max(horizons)
-    firsts = np.concatenate([data.rows_of(number, longest)[:: max(1, longest // 10)] for number in episodes])
+    firsts = np.concatenate(
+        [data.rows_of(number, longest)[:: max(1, longest // 10)] for number in episodes]
+    )
     if not len(firsts):
-        raise HandoffError(f"world model: no held-out episode is longer than the longest horizon of {longest} steps.")
+        raise HandoffError(
+            f"world model: no held-out episode is longer than the longest horizon of {longest} steps."
+        )
     firsts = np.random.default_rng(seed).permutation(firsts)[:LOOKED_AT]
     draw = torch.Generator().manual_seed(seed)
     squares: dict[int, list[np.ndarray]] = {horizon: [] for horizon in horizons}
@@ -239,7 +255,9 @@ def open_loop(
         with torch.no_grad():
             latent = model.begin(seen_BLO[:, 0], model.gumbel(len(steps), draw))
             for step in range(1, longest + 1):
-                latent = model.imagine(latent, action_BLA[:, step - 1], model.gumbel(len(steps), draw))
+                latent = model.imagine(
+                    latent, action_BLA[:, step - 1], model.gumbel(len(steps), draw)
+                )
                 if step in squares:
                     squares[step].append((latent.seen_BO - seen_BLO[:, step]).square().numpy())
                     still[step].append((seen_BLO[:, 0] - seen_BLO[:, step]).square().numpy())
@@ -249,7 +267,9 @@ def open_loop(
         mean_O = np.concatenate(squares[horizon]).mean(axis=0)
         # The normaliser's unit is two deviations.
         report["error"][str(horizon)] = float(2.0 * np.sqrt(mean_O[varies].mean()))
-        report["stays"][str(horizon)] = float(2.0 * np.sqrt(np.concatenate(still[horizon]).mean(axis=0)[varies].mean()))
+        report["stays"][str(horizon)] = float(
+            2.0 * np.sqrt(np.concatenate(still[horizon]).mean(axis=0)[varies].mean())
+        )
         own, end = {}, 0
         for name, spec in data.observation.items():
             part = slice(end, end + prod(spec.shape))
@@ -268,7 +288,9 @@ class Imagined(NamedTuple):
     """Per field (T, ...)."""
 
 
-def imagine_held_out(model: Path, config: WorldModelConfig, play: Path, episodes: int, steps: int) -> Imagined:
+def imagine_held_out(
+    model: Path, config: WorldModelConfig, play: Path, episodes: int, steps: int
+) -> Imagined:
     """Imagines the first `steps` steps of the first held-out episodes.
 
     Args:
@@ -293,11 +315,18 @@ def imagine_held_out(model: Path, config: WorldModelConfig, play: Path, episodes
                 latent = network.imagine(latent, action_BLA[:, step - 1], network.gumbel(1, draw))
                 estimates.append(latent.seen_BO)
         imagined_TO = network.normalize_observation.inverse(torch.cat(estimates)).numpy()
-        found.append((as_fields(card.observation, data.seen_MO[rows]), as_fields(card.observation, imagined_TO)))
+        found.append(
+            (
+                as_fields(card.observation, data.seen_MO[rows]),
+                as_fields(card.observation, imagined_TO),
+            )
+        )
     return Imagined(data.task, data.rate_hz, found)
 
 
-def _objective(model: WorldModel, config: WorldModelConfig, data: Play, episodes: np.ndarray) -> Objective:
+def _objective(
+    model: WorldModel, config: WorldModelConfig, data: Play, episodes: np.ndarray
+) -> Objective:
     training = config.training
     device = model.change.device
     lengths = (data.ends_E - data.starts_E)[episodes]
@@ -329,7 +358,8 @@ def _objective(model: WorldModel, config: WorldModelConfig, data: Play, episodes
 def _train_classifier(
     model: WorldModel, config: WorldModelConfig, data: Play, out: Path, progress: Progress
 ) -> dict[str, float]:
-    """Of latents behind every action but the last of an episode; see `policies.rewards.train_success_classifier.train_success`."""
+    """Of latents behind every action but the last of an episode; see
+    `policies.rewards.train_success_classifier.train_success`."""
     latents = posterior(model, data, np.arange(len(data.ends_E)), config.training.seed)
     features = np.concatenate([one.features[1:].numpy() for one in latents])
     labelled = np.setdiff1d(np.arange(len(data.seen_MO)), data.ends_E - 1)
@@ -353,7 +383,9 @@ def _split(data: Play, config: WorldModelConfig) -> tuple[np.ndarray, np.ndarray
     count = len(data.ends_E)
     held = max(1, round(config.held_out * count))
     if held >= count:
-        raise HandoffError(f"world model: {count} episodes of which {held} are held out, expected more to learn from.")
+        raise HandoffError(
+            f"world model: {count} episodes of which {held} are held out, expected more to learn from."
+        )
     order = np.random.default_rng(config.training.seed).permutation(count)
     return np.sort(order[held:]), np.sort(order[:held])
 

@@ -46,14 +46,19 @@ def application(console: Console) -> FastAPI:
 
     async def scene(key: str) -> Response:
         try:
-            return Response(await console.door.page(key), media_type="text/html", headers={"Cache-Control": "no-store"})
+            return Response(
+                await console.door.page(key),
+                media_type="text/html",
+                headers={"Cache-Control": "no-store"},
+            )
         except HandoffError:
             return Response(status_code=404)
 
     async def scene_socket(websocket: WebSocket, key: str) -> None:
         await console.door.socket(key, websocket)
 
-    # `from __future__ import annotations` and imports inside functions: FastAPI could not find the type by its name.
+    # `from __future__ import annotations` and imports inside functions: FastAPI could not find the
+    # type by its name.
     page.__annotations__ = robot.__annotations__ = {"websocket": WebSocket}
     scene_socket.__annotations__ = {"websocket": WebSocket, "key": str}
     app.add_api_route("/", index, include_in_schema=False, response_model=None)
@@ -66,7 +71,8 @@ def application(console: Console) -> FastAPI:
 
 
 def _never_without(clockwork: asyncio.Task[None]) -> None:
-    """A server that does not watch the time any more must not look as if it did: it dies, and is started again."""
+    """A server that does not watch the time any more must not look as if it did: it dies, and is
+    started again."""
     if not clockwork.cancelled():
         traceback.print_exception(clockwork.exception())
         os.kill(os.getpid(), signal.SIGKILL)

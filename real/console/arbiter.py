@@ -1,8 +1,9 @@
 """Who has the arm, what they ask for, and when it must hold still: the console without its wires.
 
-One rule covers all that can go wrong: it ends in HOLD, and somebody who is present has to say `go on`. The page is
-hidden or closed, its words stop coming for longer than the watchdog, control changes hands, a stranger shows a wrong
-token, somebody floods the line: who can reach the console can stop the arm, and only who holds control can move it.
+One rule covers all that can go wrong: it ends in HOLD, and somebody who is present has to say
+`go on`. The page is hidden or closed, its words stop coming for longer than the watchdog, control
+changes hands, a stranger shows a wrong token, somebody floods the line: who can reach the console
+can stop the arm, and only who holds control can move it.
 
 Time is an argument, so everything here can be worked by hand in a test.
 """
@@ -16,7 +17,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from real.console.bindings import END, HOLD, LABELS, MOVING, RESUME, UNDO, Bindings, Inputs, RefusedBindingError
+from real.console.bindings import (
+    END,
+    HOLD,
+    LABELS,
+    MOVING,
+    RESUME,
+    UNDO,
+    Bindings,
+    Inputs,
+    RefusedBindingError,
+)
 from real.teleop.takeover import Hand
 from robots.config import config
 from robots.errors import HandoffError
@@ -44,7 +55,8 @@ class DeskConfig:
     watchdog: float = 0.15
     """Silence of whoever holds control after which the arm holds still [s]."""
     undo: float = 1.5
-    """Time in which a label can be taken back; the arm holds still so long [s]. The same key again does not wait."""
+    """Time in which a label can be taken back; the arm holds still so long [s]. The same key again
+    does not wait."""
     messages: int = 300
     """Messages of one page per second, above which it is shut out."""
 
@@ -106,7 +118,9 @@ class Desk:
         now: time [s].
     """
 
-    def __init__(self, config: DeskConfig, bindings: Bindings, log: Log, now: Callable[[], float]) -> None:
+    def __init__(
+        self, config: DeskConfig, bindings: Bindings, log: Log, now: Callable[[], float]
+    ) -> None:
         self.config, self.bindings, self._log, self._now = config, bindings, log, now
         self.people: dict[int, Person] = {}
         self.controller: int | None = None
@@ -161,7 +175,9 @@ class Desk:
         if person.counted > self.config.messages:
             self._log(person.name, "flooded", {"messages": person.counted})
             self.hold(f"{person.name}'s page flooded the line")
-            raise FloodedError(f"{person.name}: more than {self.config.messages} messages in a second.")
+            raise FloodedError(
+                f"{person.name}: more than {self.config.messages} messages in a second."
+            )
 
     def inputs(self, number: int, inputs: Inputs, sequence: int, visible: bool) -> None:
         """A page tells what is down now; its heartbeat, too."""
@@ -184,7 +200,8 @@ class Desk:
         self._move(person, hand)
 
     def device(self, hand: Hand) -> None:
-        """What a device at the server, such as a SpaceMouse, tells of the hand of whoever has control."""
+        """What a device at the server, such as a SpaceMouse, tells of the hand of whoever has
+        control."""
         self._device = hand
         if self.controller is not None:
             person = self.people[self.controller]
@@ -246,8 +263,8 @@ class Desk:
             swap: whether an action that has the input gets the other's inputs for it.
 
         Raises:
-            RefusedBindingError: somebody else asks, the arm moves, or the map does not allow it; nothing changes.
-            HandoffError: no such action or input.
+            RefusedBindingError: somebody else asks, the arm moves, or the map does not allow it;
+            nothing changes. HandoffError: no such action or input.
         """
         details = {"action": action, "input": name, "swap": swap}
         self._bind(number, details, lambda: self.bindings.bound(action, name, swap=swap))
@@ -288,7 +305,9 @@ class Desk:
             if person is None:
                 self.hold("nobody has control")
             elif now - person.seen > self.config.watchdog:
-                self.hold(f"{person.name}'s page fell silent for {1e3 * (now - person.seen):.0f} ms")
+                self.hold(
+                    f"{person.name}'s page fell silent for {1e3 * (now - person.seen):.0f} ms"
+                )
         if self._pending is not None and now >= self._pending.until:
             self._commit()
 
@@ -316,12 +335,16 @@ class Desk:
             "label": self._label.name.lower(),
         }
 
-    def _bind(self, number: int, details: Mapping[str, Any], changed: Callable[[], Bindings]) -> None:
+    def _bind(
+        self, number: int, details: Mapping[str, Any], changed: Callable[[], Bindings]
+    ) -> None:
         """Takes a new map, or writes down why not."""
         name = self.people[number].name
         try:
             if number != self.controller or self.mode is not Mode.HOLD:
-                raise RefusedBindingError("Keys change only while the arm holds still, by whoever has control.")
+                raise RefusedBindingError(
+                    "Keys change only while the arm holds still, by whoever has control."
+                )
             self.bindings = changed()
         except RefusedBindingError as refused:
             self._log(name, "not bound", {**details, "mode": self.mode.value, "why": str(refused)})
@@ -330,7 +353,8 @@ class Desk:
         self._log(name, "bound", details)
 
     def _together(self, hand: Hand) -> Hand:
-        """The page's hand, or that of the device where the page has none; notes when both have let go."""
+        """The page's hand, or that of the device where the page has none; notes when both have let
+        go."""
         together = hand if hand.engaged else self._device
         self._let_go |= not together.engaged
         return together
@@ -352,7 +376,11 @@ class Desk:
 
     def _say(self, person: Person, label: Label) -> None:
         if not self.robot or self.mode is Mode.STOP:
-            self._log(person.name, "label not taken", {"label": label.name.lower(), "mode": self.mode.value})
+            self._log(
+                person.name,
+                "label not taken",
+                {"label": label.name.lower(), "mode": self.mode.value},
+            )
             return
         again = self._pending is not None and self._pending.label is label
         self._log(person.name, "said", {"label": label.name.lower(), "again": again})
@@ -376,7 +404,9 @@ class Desk:
         said, self._pending = self._pending, None
         assert said is not None
         self._label, self._said = said.label, self._said + 1
-        self._log(said.person, "label counts", {"label": said.label.name.lower(), "number": self._said})
+        self._log(
+            said.person, "label counts", {"label": said.label.name.lower(), "number": self._said}
+        )
         if self.mode is Mode.HOLD and said.go_on and self._present():
             self.mode, self.why = Mode.POLICY, ""
 

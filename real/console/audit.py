@@ -1,4 +1,5 @@
-"""Every action at the console, on the disk before anybody is told that it happened: one line of JSON each."""
+"""Every action at the console, on the disk before anybody is told that it happened: one line of
+JSON each."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from typing import Any
 
 
 class AuditLog:
-    """Appends lines; safe to call from several threads. A line that a crash cut short is closed by the next start.
+    """Appends lines; safe to call from several threads. A line that a crash cut short is closed by
+    the next start.
 
     Args:
         path: of the file; its folder is made.
@@ -28,7 +30,13 @@ class AuditLog:
 
     def __call__(self, who: str, what: str, details: Mapping[str, Any]) -> None:
         """Writes one action down and waits for the disk."""
-        line = {"time": time.time(), "monotonic": time.monotonic(), "who": who, "what": what, **details}
+        line = {
+            "time": time.time(),
+            "monotonic": time.monotonic(),
+            "who": who,
+            "what": what,
+            **details,
+        }
         with self._lock:
             os.write(self._descriptor, (json.dumps(line) + "\n").encode())
             os.fdatasync(self._descriptor)

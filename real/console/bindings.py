@@ -1,14 +1,15 @@
 """Which key, axis or button does what: one map for the page, the server and the documentation.
 
-The page sends what is down now, never what happened: a set of keys by their place on the keyboard (`KeyW` is where W is
-on an American one), a gamepad's axes and buttons in the standard layout of browsers, the deflection of the stick on the
-screen. Everything else is worked out here, so a lost message cannot leave a key down for ever.
+The page sends what is down now, never what happened: a set of keys by their place on the keyboard
+(`KeyW` is where W is on an American one), a gamepad's axes and buttons in the standard layout of
+browsers, the deflection of the stick on the screen. Everything else is worked out here, so a lost
+message cannot leave a key down for ever.
 
-Defaults follow LeRobot where it has any: arrows move, S and Q tell success and failure, R drops the episode, the right
-shoulder button of a gamepad is the dead-man.
+Defaults follow LeRobot where it has any: arrows move, S and Q tell success and failure, R drops the
+episode, the right shoulder button of a gamepad is the dead-man.
 
-Escape holds the arm still on every map, and every map has a key for holding still, undo, success and failure: a map
-without them is refused wherever it comes from.
+Escape holds the arm still on every map, and every map has a key for holding still, undo, success
+and failure: a map without them is refused wherever it comes from.
 """
 
 from __future__ import annotations
@@ -40,17 +41,24 @@ MOVES: dict[str, tuple[int, float]] = {
     "turn left": (5, 1.0),
     "turn right": (5, -1.0),
 }
-"""Entry of the twist in the person's axes (forward, left, up, and rotation about these) and its sign."""
+"""Entry of the twist in the person's axes (forward, left, up, and rotation about these) and its
+sign."""
 GRIPS = {"close hand": -1, "open hand": 1}
 DEAD_MAN = "hold the arm"
 """Takes the arm over and moves nothing; a gamepad's axes count only while it is down."""
 MOVING = frozenset((DEAD_MAN, *MOVES, *GRIPS))
 """Actions that take the arm over."""
-LABELS = {"success": Label.SUCCESS, "failure": Label.FAILURE, "redo": Label.REDO, "discard": Label.DISCARD}
+LABELS = {
+    "success": Label.SUCCESS,
+    "failure": Label.FAILURE,
+    "redo": Label.REDO,
+    "discard": Label.DISCARD,
+}
 UNDO, HOLD, RESUME, END = "undo", "hold still", "go on", "end session"
 ACTIONS = (*MOVES, *GRIPS, DEAD_MAN, *LABELS, UNDO, HOLD, RESUME, END)
 STOP_KEY = "key Escape"
-"""Input that holds the arm still on every map; on the page it also cancels, so nothing else may have it."""
+"""Input that holds the arm still on every map; on the page it also cancels, so nothing else may
+have it."""
 FOCUS_KEY = "key Tab"
 """Input that no action may have: it moves between the page's controls."""
 NEEDED = (HOLD, UNDO, "success", "failure")
@@ -102,7 +110,8 @@ class Inputs(NamedTuple):
     held: frozenset[str] = frozenset()
     """Actions whose buttons on the screen are down."""
     stick: tuple[float, float, float, float] | None = None
-    """Deflection of the stick on the screen: forward, left, up, turn left, in [-1, 1]; None: nobody touches it."""
+    """Deflection of the stick on the screen: forward, left, up, turn left, in [-1, 1]; None: nobody
+    touches it."""
 
 
 class RefusedBindingError(HandoffError):
@@ -126,18 +135,24 @@ class Bindings:
         dead_zone: deflection of an axis that counts as none.
 
     Raises:
-        HandoffError: an unknown action or input, one input for two actions, Escape for anything but 'hold still', Tab
-            for anything, or no key for an action that needs one.
+        HandoffError: an unknown action or input, one input for two actions, Escape for anything but
+            'hold still', Tab for anything, or no key for an action that needs one.
     """
 
-    def __init__(self, inputs: Mapping[str, Sequence[str]] | None = None, dead_zone: float = 0.12) -> None:
-        self.inputs = {action: tuple((inputs or {}).get(action, DEFAULTS[action])) for action in ACTIONS}
+    def __init__(
+        self, inputs: Mapping[str, Sequence[str]] | None = None, dead_zone: float = 0.12
+    ) -> None:
+        self.inputs = {
+            action: tuple((inputs or {}).get(action, DEFAULTS[action])) for action in ACTIONS
+        }
         self._dead_zone = dead_zone
         self._live: set[str] = set()
         """Axes that have been at rest since the dead-man went down."""
         unknown = sorted(set(inputs or {}) - set(ACTIONS))
         if unknown:
-            raise HandoffError(f"bindings: unknown actions {unknown}, there are {', '.join(ACTIONS)}.")
+            raise HandoffError(
+                f"bindings: unknown actions {unknown}, there are {', '.join(ACTIONS)}."
+            )
         _check(self.inputs)
 
     def bound(self, action: str, name: str, *, swap: bool = False) -> Bindings:
@@ -153,14 +168,25 @@ class Bindings:
             HandoffError: an unknown action or input.
         """
         if action not in ACTIONS:
-            raise HandoffError(f"bindings: unknown action {action!r}, there are {', '.join(ACTIONS)}.")
-        holder = next((which for which, bound in self.inputs.items() if name in bound and which != action), None)
+            raise HandoffError(
+                f"bindings: unknown action {action!r}, there are {', '.join(ACTIONS)}."
+            )
+        holder = next(
+            (which for which, bound in self.inputs.items() if name in bound and which != action),
+            None,
+        )
         if name == FOCUS_KEY:
             raise RefusedBindingError("Tab moves between the page's controls. Choose another.")
         if holder == HOLD:
-            raise RefusedBindingError(f"{_spoken(name)} is Hold still, which gives nothing away. Choose another.")
+            raise RefusedBindingError(
+                f"{_spoken(name)} is Hold still, which gives nothing away. Choose another."
+            )
         kind = name.split(" ")[0]
-        leaves = [one for one in self.inputs[action] if one.startswith(kind) and one not in (name, STOP_KEY)]
+        leaves = [
+            one
+            for one in self.inputs[action]
+            if one.startswith(kind) and one not in (name, STOP_KEY)
+        ]
         stays = [one for one in self.inputs[action] if one not in (name, *leaves)]
         changed = {**self.inputs, action: (name, *stays)}
         if holder is not None:
@@ -170,7 +196,9 @@ class Bindings:
                     f"{_spoken(name)} is {holder.capitalize()}, which would be left without a key. Choose another."
                 )
             if not swap:
-                raise RefusedBindingError(f"{_spoken(name)} is {holder.capitalize()}. Swap?", swap=True)
+                raise RefusedBindingError(
+                    f"{_spoken(name)} is {holder.capitalize()}. Swap?", swap=True
+                )
         return Bindings(changed, self._dead_zone)
 
     def restored(self) -> Bindings:
@@ -180,14 +208,20 @@ class Bindings:
     def down(self, inputs: Inputs) -> frozenset[str]:
         """Actions whose inputs are down now; an axis is none of them."""
         names = {f"key {key}" for key in inputs.keys}
-        names |= {f"button {number}" for number, value in enumerate(inputs.buttons) if value > _DOWN}
-        return frozenset(action for action, bound in self.inputs.items() if names.intersection(bound)) | inputs.held
+        names |= {
+            f"button {number}" for number, value in enumerate(inputs.buttons) if value > _DOWN
+        }
+        return (
+            frozenset(action for action, bound in self.inputs.items() if names.intersection(bound))
+            | inputs.held
+        )
 
     def hand(self, inputs: Inputs) -> Hand:
-        """What the inputs come to. Keys and buttons that move, or the stick, take the arm over by themselves.
+        """What the inputs come to. Keys and buttons that move, or the stick, take the arm over by
+        themselves.
 
-        An axis that is off its middle when the arm is taken moves nothing before it has been let go: what a stick was
-        told for something else must not become a motion.
+        An axis that is off its middle when the arm is taken moves nothing before it has been let
+        go: what a stick was told for something else must not become a motion.
         """
         down = self.down(inputs)
         twist = np.zeros(6)
@@ -234,7 +268,9 @@ def stored_bindings(path: Path) -> Bindings:
     except HandoffError as error:
         raise HandoffError(f"{path}: {error} Delete the file for the default bindings.") from None
     except (ValueError, AttributeError, TypeError) as error:
-        raise HandoffError(f"{path}: cannot be read ({error}). Delete the file for the default bindings.") from None
+        raise HandoffError(
+            f"{path}: cannot be read ({error}). Delete the file for the default bindings."
+        ) from None
 
 
 def _check(inputs: Mapping[str, Sequence[str]]) -> None:
@@ -248,7 +284,9 @@ def _check(inputs: Mapping[str, Sequence[str]]) -> None:
                     "'axis 1-'."
                 )
             if name in taken:
-                raise HandoffError(f"bindings: {name!r} does '{taken[name]}' and '{action}', expected one of them.")
+                raise HandoffError(
+                    f"bindings: {name!r} does '{taken[name]}' and '{action}', expected one of them."
+                )
             taken[name] = action
     if taken.get(STOP_KEY) != HOLD:
         raise HandoffError(
@@ -261,7 +299,9 @@ def _check(inputs: Mapping[str, Sequence[str]]) -> None:
         )
     for action in NEEDED:
         if not _has_key(inputs[action]):
-            raise HandoffError(f"bindings: '{action}' has no key, expected at least one for {', '.join(NEEDED)}.")
+            raise HandoffError(
+                f"bindings: '{action}' has no key, expected at least one for {', '.join(NEEDED)}."
+            )
 
 
 def _has_key(bound: Sequence[str]) -> bool:

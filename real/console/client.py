@@ -1,7 +1,8 @@
-"""The robot's end of the line to the console: a thread that connects, again and again, sends and receives.
+"""The robot's end of the line to the console: a thread that connects, again and again, sends and
+receives.
 
-Nothing in it makes the acting thread wait. A command that is older than the watchdog says nothing any more: without a
-console, or with one that has stopped, the arm holds still.
+Nothing in it makes the acting thread wait. A command that is older than the watchdog says nothing
+any more: without a console, or with one that has stopped, the arm holds still.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from robots.wire.policy import check_token, pack, unpack
 NOBODY = Command(Mode.HOLD, STILL, "", -1, Label.NONE, 0)
 """Without a console."""
 WAITING_WORDS = 2000
-"""Words kept for a console that is away; older ones are forgotten. What must not be lost is in the episode store."""
+"""Words kept for a console that is away; older ones are forgotten. What must not be lost is in the
+episode store."""
 
 
 @config
@@ -87,7 +89,11 @@ class Line:
         """What is to be done now: hold still unless the console has said otherwise just before."""
         command, heard, _ = self._newest
         age = time.monotonic() - heard
-        return command if age <= self._config.watchdog else command._replace(mode=_stilled(command.mode), hand=STILL)
+        return (
+            command
+            if age <= self._config.watchdog
+            else command._replace(mode=_stilled(command.mode), hand=STILL)
+        )
 
     def tell(self, word: Mapping[str, Any], scene: bytes | None = None) -> None:
         """Sends a word as soon as may be, and the newest scene, of which older ones are skipped."""
@@ -99,28 +105,41 @@ class Line:
 
     def _work(self) -> None:
         while not self._closing.is_set():
-            with contextlib.suppress(OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, HandoffError):
+            with contextlib.suppress(
+                OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, HandoffError
+            ):
                 self._talk()
             self._closing.wait(self._config.wait)
 
     def _talk(self) -> None:
         try:
             connection = connect(
-                self._config.uri, open_timeout=self._config.connect_seconds, max_size=2**16, compression=None
+                self._config.uri,
+                open_timeout=self._config.connect_seconds,
+                max_size=2**16,
+                compression=None,
             )
         except InvalidURI as error:
-            raise HandoffError(f"console: {error}. Expected such as ws://127.0.0.1:8700/robot.") from None
+            raise HandoffError(
+                f"console: {error}. Expected such as ws://127.0.0.1:8700/robot."
+            ) from None
         ended = threading.Event()
         with connection:
-            connection.send(pack({"kind": "hello", "role": "robot", "token": self._token, "about": self._about}))
+            connection.send(
+                pack({"kind": "hello", "role": "robot", "token": self._token, "about": self._about})
+            )
             self._connections += 1
-            sender = threading.Thread(target=self._send, args=(connection, ended), name="console-out", daemon=True)
+            sender = threading.Thread(
+                target=self._send, args=(connection, ended), name="console-out", daemon=True
+            )
             sender.start()
             try:
                 while not self._closing.is_set():
                     with contextlib.suppress(TimeoutError):
                         frame = connection.recv(timeout=0.2)
-                        command = read_command(unpack(frame if isinstance(frame, bytes) else frame.encode()))
+                        command = read_command(
+                            unpack(frame if isinstance(frame, bytes) else frame.encode())
+                        )
                         self._newest = (command, time.monotonic(), self._connections)
             finally:
                 ended.set()
@@ -131,7 +150,11 @@ class Line:
         with contextlib.suppress(OSError, ConnectionClosed):
             while not (ended.is_set() or self._closing.is_set()):
                 with self._more:
-                    self._more.wait_for(lambda: self._words or self._scene or ended.is_set() or self._closing.is_set())
+                    self._more.wait_for(
+                        lambda: (
+                            self._words or self._scene or ended.is_set() or self._closing.is_set()
+                        )
+                    )
                     words, scene = list(self._words), self._scene
                     self._words.clear()
                     self._scene = None

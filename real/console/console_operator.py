@@ -39,14 +39,16 @@ class Console(Protocol):
 
 
 class ConsoleOperator:
-    """Implements `robots.interfaces.Operator` for one world, and tells the console what comes of it.
+    """Implements `robots.interfaces.Operator` for one world, and tells the console what comes of
+    it.
 
     Args:
         spec: of the world's actions.
         config: how a person's motion becomes the arm's.
         line: to the console.
         person: name that is recorded while nobody has control.
-        rate_hz: of the world's steps; an episode's time is that of its steps, without those of stillness.
+        rate_hz: of the world's steps; an episode's time is that of its steps, without those of
+            stillness.
         scene: where everything stands, for those who draw it; None shows no scene.
         now: time [s].
 
@@ -109,7 +111,12 @@ class ConsoleOperator:
         """See `robots.interfaces.Operator`."""
         command = self._line.command()
         who = command.person or "nobody at the console"
-        mode = {Mode.POLICY: "policy", Mode.PERSON: who, Mode.HOLD: f"HOLD, {who}", Mode.STOP: "STOP"}[command.mode]
+        mode = {
+            Mode.POLICY: "policy",
+            Mode.PERSON: who,
+            Mode.HOLD: f"HOLD, {who}",
+            Mode.STOP: "STOP",
+        }[command.mode]
         return mode if self._last is Label.NONE else f"{mode}, last label {self._last.name.lower()}"
 
     def close(self) -> None:
@@ -117,7 +124,8 @@ class ConsoleOperator:
         self._line.close()
 
     def hold(self, why: str) -> None:
-        """Asks the console to hold the arm until whoever has control says go on, e.g. while a table is laid.
+        """Asks the console to hold the arm until whoever has control says go on, e.g. while a table
+        is laid.
 
         It takes a moment: wait for `requests` to say so.
         """
@@ -159,8 +167,14 @@ class ConsoleOperator:
             # When the action was handed out, by the clock that the page's machine has, too [s].
             "time": self._acted,
         }
-        told |= {name: np.ravel(observation[name]).astype(float).tolist() for name in SHOWN if name in observation}
-        self._line.tell({"kind": "step", "told": told}, None if self._scene is None else self._scene())
+        told |= {
+            name: np.ravel(observation[name]).astype(float).tolist()
+            for name in SHOWN
+            if name in observation
+        }
+        self._line.tell(
+            {"kind": "step", "told": told}, None if self._scene is None else self._scene()
+        )
         if last:
             self._line.tell({"kind": "end", "told": self._ended(success, label)})
 

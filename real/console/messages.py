@@ -1,7 +1,8 @@
 """Messages between pages, server and the robot's side, checked before they mean anything.
 
-A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `bind`, `restore`. The robot's side and its cameras send
-msgpack maps (`robots.wire.policy`), never pickle: `hello`, `step`, `end`, `scene`, `frame`, and get `command` and `scene`.
+A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `bind`, `restore`. The robot's side
+and its cameras send msgpack maps (`robots.wire.policy`), never pickle: `hello`, `step`, `end`,
+`scene`, `frame`, and get `command` and `scene`.
 """
 
 from __future__ import annotations
@@ -50,10 +51,16 @@ def read_inputs(word: Mapping[str, Any]) -> tuple[Inputs, int, bool]:
         HandoffError: something in it is not what it should be.
     """
     keys = word.get("keys", [])
-    if not isinstance(keys, list) or len(keys) > MOST_KEYS or not all(isinstance(key, str) for key in keys):
+    if (
+        not isinstance(keys, list)
+        or len(keys) > MOST_KEYS
+        or not all(isinstance(key, str) for key in keys)
+    ):
         raise HandoffError(f"inputs: keys are not a list of at most {MOST_KEYS} codes.")
     held = word.get("held", [])
-    if not isinstance(held, list) or not all(isinstance(action, str) and action in ACTIONS for action in held):
+    if not isinstance(held, list) or not all(
+        isinstance(action, str) and action in ACTIONS for action in held
+    ):
         raise HandoffError("inputs: held is not a list of actions.")
     stick = word.get("stick")
     sequence, visible = word.get("sequence"), word.get("visible")
@@ -77,7 +84,9 @@ def read_text(word: Mapping[str, Any], key: str, longest: int = LONGEST_NAME) ->
     """
     text = word.get(key)
     if not isinstance(text, str) or len(text) > longest or not text.isprintable():
-        raise HandoffError(f"message: '{key}' is no printable text of at most {longest} characters.")
+        raise HandoffError(
+            f"message: '{key}' is no printable text of at most {longest} characters."
+        )
     return text.strip()
 
 
@@ -113,9 +122,13 @@ def read_command(word: Mapping[str, Any]) -> Command:
             said=int(word["said"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise HandoffError(f"console: a command that cannot be read ({error}). Another version?") from None
+        raise HandoffError(
+            f"console: a command that cannot be read ({error}). Another version?"
+        ) from None
     if twist.shape != (6,) or not np.isfinite(twist).all() or np.abs(twist).max() > 1.0:
-        raise HandoffError(f"console: a command with the twist {twist}, expected 6 numbers in [-1, 1].")
+        raise HandoffError(
+            f"console: a command with the twist {twist}, expected 6 numbers in [-1, 1]."
+        )
     return command
 
 
@@ -123,13 +136,19 @@ def _numbers(values: Any, most: int, low: float, name: str) -> tuple[float, ...]
     if not isinstance(values, list) or len(values) > most:
         raise HandoffError(f"inputs: {name} are not a list of at most {most} numbers.")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             raise HandoffError(f"inputs: {name} hold {value!r}, expected a number.")
     return tuple(min(1.0, max(low, float(value))) for value in values)
 
 
 def _four(values: tuple[float, ...]) -> tuple[float, float, float, float]:
     if len(values) != 4:
-        raise HandoffError(f"inputs: a stick of {len(values)} numbers, expected forward, left, up and turn.")
+        raise HandoffError(
+            f"inputs: a stick of {len(values)} numbers, expected forward, left, up and turn."
+        )
     forward, left, up, turn = values
     return forward, left, up, turn

@@ -1,4 +1,5 @@
-"""The console's server as a process of its own, so that neither pictures nor pages can delay the arm's loop."""
+"""The console's server as a process of its own, so that neither pictures nor pages can delay the
+arm's loop."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from robots.processes import end_with_parent
 TOKEN_VARIABLE = "HANDOFF_TOKEN"
 """Environment variable with the token that pages must show; without it one is made up."""
 ROBOT_VARIABLE = "HANDOFF_CONSOLE"
-"""Environment variable that tells a session's processes where the console is: `<uri> <robot's token>`."""
+"""Environment variable that tells a session's processes where the console is:
+`<uri> <robot's token>`."""
 START_SECONDS = 20.0
 """For the server to listen."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
@@ -55,15 +57,16 @@ def open_console(config: ConsoleConfig, folder: Path) -> Iterator[Open]:
         folder: of the audit log and the bindings.
 
     Raises:
-        HandoffError: no token for another address than this machine's, stored bindings that are refused, the port is
-            taken, or the server does not start.
+        HandoffError: no token for another address than this machine's, stored bindings that are
+            refused, the port is taken, or the server does not start.
     """
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token and config.host not in LOCAL:
         raise HandoffError(
             f"console: listening at {config.host} needs a token in ${TOKEN_VARIABLE}; who has it can move the arm."
         )
-    # The server reads them too; read here, a refusal is one line for the person who starts the session.
+    # The server reads them too; read here, a refusal is one line for the person who starts the
+    # session.
     stored_bindings(folder / BINDINGS)
     token, robot_token = token or secrets.token_urlsafe(18), secrets.token_urlsafe(18)
     config = replace(config, port=config.port or _free_port(config.host))
@@ -90,7 +93,9 @@ def console_line() -> tuple[LineConfig, str]:
     """
     told = os.environ.get(ROBOT_VARIABLE, "").split(" ")
     if len(told) != 2:
-        raise HandoffError("operator: no console is open. `handoff hil` and `handoff console` open one.")
+        raise HandoffError(
+            "operator: no console is open. `handoff hil` and `handoff console` open one."
+        )
     return LineConfig(uri=told[0]), told[1]
 
 
@@ -123,7 +128,9 @@ class _Kept:
         self._thread.join(5.0)
 
     def _begin(self) -> Any:
-        process = self._context.Process(target=_serve, args=self._arguments, name="handoff-console", daemon=True)
+        process = self._context.Process(
+            target=_serve, args=self._arguments, name="handoff-console", daemon=True
+        )
         process.start()
         return process
 

@@ -1,7 +1,8 @@
-"""Lets pages through to the process that shows the scene in three dimensions, so that one port is enough for a tunnel.
+"""Lets pages through to the process that shows the scene in three dimensions, so that one port is
+enough for a tunnel.
 
-That process listens at the loopback and asks nobody who they are. The way to it is a path that cannot be guessed, of
-which pages are told once they have shown their token.
+That process listens at the loopback and asks nobody who they are. The way to it is a path that
+cannot be guessed, of which pages are told once they have shown their token.
 """
 
 from __future__ import annotations
@@ -61,13 +62,20 @@ class SceneDoor:
             port = self._checked(key)
             asked = [Subprotocol(name) for name in near.scope.get("subprotocols", [])]
             async with connect(
-                f"ws://127.0.0.1:{port}", subprotocols=asked or None, max_size=LARGEST, compression=None
+                f"ws://127.0.0.1:{port}",
+                subprotocols=asked or None,
+                max_size=LARGEST,
+                compression=None,
             ) as far:
                 await near.accept(subprotocol=far.subprotocol)
 
                 async def outwards() -> None:
                     async for message in far:
-                        await (near.send_text(message) if isinstance(message, str) else near.send_bytes(bytes(message)))
+                        await (
+                            near.send_text(message)
+                            if isinstance(message, str)
+                            else near.send_bytes(bytes(message))
+                        )
 
                 async def inwards() -> None:
                     while True:
@@ -83,14 +91,17 @@ class SceneDoor:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
         except (HandoffError, OSError, WebSocketException, WebSocketDisconnect) as error:
-            # Nothing depends on the scene: the page shows an empty one, and asks again when there is another.
+            # Nothing depends on the scene: the page shows an empty one, and asks again when there
+            # is another.
             LOG.info("scene: %s", error)
         finally:
             with contextlib.suppress(RuntimeError, OSError, WebSocketDisconnect):
                 await near.close()
 
     def _checked(self, key: str) -> int:
-        if self._port is None or not secrets.compare_digest(key.encode("utf-8", "surrogateescape"), self.key.encode()):
+        if self._port is None or not secrets.compare_digest(
+            key.encode("utf-8", "surrogateescape"), self.key.encode()
+        ):
             raise HandoffError("console: no scene is shown here.")
         return self._port
 

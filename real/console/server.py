@@ -1,8 +1,10 @@
-"""The console's server: one page, its websocket, and the line to the robot's side. FastAPI in a process of its own.
+"""The console's server: one page, its websocket, and the line to the robot's side. FastAPI in a
+process of its own.
 
-Pages show a token before they are told anything; the robot's side shows another one. Every message of a page that is
-not what it should be shuts that page out and holds the arm still, and so does every stranger at the door. A page of
-another site, which a browser may open beside ours, is turned away before it can do even that.
+Pages show a token before they are told anything; the robot's side shows another one. Every message
+of a page that is not what it should be shuts that page out and holds the arm still, and so does
+every stranger at the door. A page of another site, which a browser may open beside ours, is turned
+away before it can do even that.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class ConsoleConfig:
     """Where the console listens, and how it behaves."""
 
     host: str = "127.0.0.1"
-    """Another address than this machine's own needs $HANDOFF_TOKEN; traffic is not encrypted, so use a tunnel."""
+    """Another address than this machine's own needs $HANDOFF_TOKEN; traffic is not encrypted, so
+    use a tunnel."""
     port: int = 8700
     state_hz: float = 50.0
     """Rate at which pages are told how things stand."""
@@ -125,7 +128,11 @@ class Console:
             self._read_device()
             self.desk.tick()
             command, now = self.desk.command(), time.monotonic()
-            same = sent is not None and command[:1] + command[2:] == sent[:1] + sent[2:] and command.hand is sent.hand
+            same = (
+                sent is not None
+                and command[:1] + command[2:] == sent[:1] + sent[2:]
+                and command.hand is sent.hand
+            )
             if self._robot is None or (same and now - last < KEEP_ALIVE):
                 continue
             sent, last = command, now
@@ -283,7 +290,10 @@ class Console:
         total = story.first + len(story.steps)
         if page.sent < total:
             begin = max(0, page.sent - story.first)
-            word |= {"steps": [story.steps[place] for place in range(begin, len(story.steps))], "total": total}
+            word |= {
+                "steps": [story.steps[place] for place in range(begin, len(story.steps))],
+                "total": total,
+            }
             page.sent = total
         if page.refused is not None:
             word["refused"], page.refused = page.refused, None
@@ -329,7 +339,8 @@ class Console:
             changed.set()
 
     async def _camera(self, socket: WebSocket, scene: Any, *, draws: bool) -> None:
-        """Somebody who films, or who draws and so gets scenes; sends frames, may show a scene at a loopback's port."""
+        """Somebody who films, or who draws and so gets scenes; sends frames, may show a scene at a
+        loopback's port."""
         changed = asyncio.Event()
         if draws:
             self._cameras[socket] = changed
@@ -353,7 +364,8 @@ class Console:
                 self.door.opened(None)
 
     async def _send_scenes(self, socket: WebSocket, changed: asyncio.Event) -> None:
-        """The newest scene each time that it can be taken; who draws slowly keeps nobody waiting."""
+        """The newest scene each time that it can be taken; who draws slowly keeps nobody
+        waiting."""
         with contextlib.suppress(RuntimeError, OSError, _disconnected()):
             while True:
                 await changed.wait()

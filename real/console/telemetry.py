@@ -1,4 +1,5 @@
-"""What the pages show of the task: the running episode as a strip, and figures of those that ended."""
+"""What the pages show of the task: the running episode as a strip, and figures of those that
+ended."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Story:
         self.robot: dict[str, Any] = {}
         """The newest state: joints, pose, hand, who acted."""
         self.steps: deque[list[float | None]] = deque(maxlen=LONGEST)
-        """Of the running episode: [who acts (0 policy, 1 person), reward, probability of success, hand]."""
+        """Of the running episode: [who acts (0 policy, 1 person), reward, probability of success,
+        hand]."""
         self.first = 0
         """Number of the first step in `steps`; grows when the strip is full."""
         self.episode = -1
@@ -42,7 +44,8 @@ class Story:
         self.first = 0
 
     def step(self, told: Mapping[str, Any]) -> None:
-        """One control step. Keys: episode, reward, person; probability and hand where there are; and the state.
+        """One control step. Keys: episode, reward, person; probability and hand where there are;
+        and the state.
 
         Raises:
             HandoffError: a key is missing.
@@ -54,11 +57,14 @@ class Story:
         if len(self.steps) == LONGEST:
             self.first += 1
         probability, hand = told.get("probability"), told.get("hand")
-        self.steps.append([float(told["person"]), _plain(told["reward"]), _plain(probability), _plain(hand)])
+        self.steps.append(
+            [float(told["person"]), _plain(told["reward"]), _plain(probability), _plain(hand)]
+        )
         self.robot = {key: _sayable(value) for key, value in told.items()}
 
     def end(self, told: Mapping[str, Any]) -> None:
-        """An episode ended. Keys: success, label, steps, corrected (steps), takeovers, seconds, dropped.
+        """An episode ended. Keys: success, label, steps, corrected (steps), takeovers, seconds,
+        dropped.
 
         Raises:
             HandoffError: a key is missing.
@@ -93,7 +99,9 @@ class Story:
 def _check(told: Mapping[str, Any], keys: tuple[str, ...]) -> None:
     missing = [key for key in keys if key not in told]
     if missing:
-        raise HandoffError(f"console: the robot's side tells nothing of {missing}. Another version?")
+        raise HandoffError(
+            f"console: the robot's side tells nothing of {missing}. Another version?"
+        )
 
 
 def _sayable(value: Any) -> Any:

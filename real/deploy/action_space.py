@@ -1,7 +1,8 @@
 """The coordinates in which a policy's actions move a target, and what becomes of an action there.
 
-`real.deploy.planar_space.Plane` is one such space, of targets on a board; `CartesianSteps` is the other, of steps of a hand's pose.
-The loop streams what they ask for through one governor, whose limits are Euclidean; so all coordinates are lengths.
+`real.deploy.planar_space.Plane` is one such space, of targets on a board; `CartesianSteps` is the
+other, of steps of a hand's pose. The loop streams what they ask for through one governor, whose
+limits are Euclidean; so all coordinates are lengths.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from robots.contract import Contract
 from robots.control.actions import AXES, Motion, checked_target
 from robots.errors import HandoffError
 from robots.franka import gripper
-from robots.franka.kinematics import batched_jacobian, batched_joint_frames, rotation_matrix, rotation_vector
+from robots.franka.kinematics import (
+    batched_jacobian,
+    batched_joint_frames,
+    rotation_matrix,
+    rotation_vector,
+)
 from robots.interfaces import Observation
 
 LEVER = 0.1
@@ -64,11 +70,13 @@ class Space(Protocol):
         ...
 
     def asked(self, action: np.ndarray, target: np.ndarray, measured: np.ndarray) -> np.ndarray:
-        """(D,) target [m] that the action (A,) asks for, given the present one and the arm's position (D,) [m]."""
+        """(D,) target [m] that the action (A,) asks for, given the present one and the arm's
+        position (D,) [m]."""
         ...
 
     def taken(self, action: np.ndarray | None, target: np.ndarray) -> np.ndarray:
-        """(A,) the action that was executed where `action` was proposed and `target` (D,) [m] came of it."""
+        """(A,) the action that was executed where `action` was proposed and `target` (D,) [m] came
+        of it."""
         ...
 
     def shown(self, state: ArmState, target: np.ndarray) -> Observation:
@@ -77,10 +85,12 @@ class Space(Protocol):
 
 
 class CartesianSteps:
-    """Implements `Space` for the interface `cartesian_delta`: steps of the frame "grasp" (`robots.franka.gripper`), base axes.
+    """Implements `Space` for the interface `cartesian_delta`: steps of the frame "grasp"
+    (`robots.franka.gripper`), base axes.
 
-    Coordinates are those of the steps' axes, turns (entries of the rotation vector) times `LEVER`. The other axes stay
-    as the episode found them. As in the simulated worlds the law's dampers act against rest: no velocity goes ahead.
+    Coordinates are those of the steps' axes, turns (entries of the rotation vector) times `LEVER`.
+    The other axes stay as the episode found them. As in the simulated worlds the law's dampers act
+    against rest: no velocity goes ahead.
     """
 
     interface = "cartesian_delta"
@@ -108,8 +118,8 @@ class CartesianSteps:
         self._pose = self._grasp(base_T_ee)
 
     def governed(self, config: GovernorConfig) -> GovernorConfig:
-        """The limits of `config` with the box that the steps lead in, widened to where the episode begins: as in the
-        simulated worlds an arm that starts outside is led in."""
+        """The limits of `config` with the box that the steps lead in, widened to where the episode
+        begins: as in the simulated worlds an arm that starts outside is led in."""
         limit = np.full(3, self._steps.rotation_limit)
         low, high = np.array([*self._steps.low, *-limit]), np.array([*self._steps.high, *limit])
         low, high = np.minimum(low, self._pose), np.maximum(high, self._pose)
@@ -139,7 +149,9 @@ class CartesianSteps:
 
     def asked(self, action: np.ndarray, target: np.ndarray, measured: np.ndarray) -> np.ndarray:
         """See `Space`."""
-        moved = self._steps.target(self._whole(target), self._whole(measured), action[: len(self._index)])
+        moved = self._steps.target(
+            self._whole(target), self._whole(measured), action[: len(self._index)]
+        )
         return moved[self._index] * self._scale
 
     def taken(self, action: np.ndarray | None, target: np.ndarray) -> np.ndarray:
@@ -147,7 +159,8 @@ class CartesianSteps:
         return np.zeros(self._size) if action is None else np.clip(action, -1.0, 1.0)
 
     def shown(self, state: ArmState, target: np.ndarray) -> Observation:
-        """See `Space`: the fields of `sim.tasks.task.proprioception` but the hand's, and what tasks derive of them."""
+        """See `Space`: the fields of `sim.tasks.task.proprioception` but the hand's, and what tasks
+        derive of them."""
         pose = self._grasp(state.base_T_ee)
         positions, rotations = batched_joint_frames(state.q[None])
         jacobian = batched_jacobian(positions, rotations, state.base_T_ee[None, :3, 3])[0]
@@ -174,7 +187,8 @@ class CartesianSteps:
 
 
 class StepReference:
-    """Implements `Reference`: straight from target to target, each reached one policy period after it was told."""
+    """Implements `Reference`: straight from target to target, each reached one policy period after
+    it was told."""
 
     def __init__(self, position: np.ndarray, period: float, time: float = 0.0) -> None:
         """At rest at `position` (D,) [m] since `time` [s]; `period` is the policy's [s]."""
@@ -196,7 +210,8 @@ class StepReference:
         self._from, self._to, self._began = self._at, target, self._now
 
     def sample(self, time: float) -> Motion:
-        """See `Reference`; between two targets the velocity is constant, so it has no acceleration."""
+        """See `Reference`; between two targets the velocity is constant, so it has no
+        acceleration."""
         share = min(max((time - self._began) / self._period, 0.0), 1.0)
         way = self._to - self._from
         self._now, self._at = time, self._from + share * way

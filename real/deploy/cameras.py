@@ -1,6 +1,8 @@
-"""Real cameras for the console: a process per camera reads pictures and sends them on, so that no camera delays an arm.
+"""Real cameras for the console: a process per camera reads pictures and sends them on, so that no
+camera delays an arm.
 
-A camera that is missing or falls out is looked for again and again; the page shows how old its picture is.
+A camera that is missing or falls out is looked for again and again; the page shows how old its
+picture is.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def filmed(cameras: Mapping[str, CameraConfig], console: Open) -> Iterator[None]
     context = multiprocessing.get_context("spawn")
     processes = [
         context.Process(
-            target=_film_for_ever, args=(name, settings, console.uri, console.robot_token), name=f"handoff-{name}"
+            target=_film_for_ever,
+            args=(name, settings, console.uri, console.robot_token),
+            name=f"handoff-{name}",
         )
         for name, settings in cameras.items()
     ]
@@ -112,13 +116,18 @@ class Camera:
         import cv2
 
         self._config, self._cv2 = config, cv2
-        self._capture: Any = cv2.VideoCapture(int(config.source) if config.source.isdigit() else config.source)
+        self._capture: Any = cv2.VideoCapture(
+            int(config.source) if config.source.isdigit() else config.source
+        )
         if not self._capture.isOpened():
             self._capture.release()
-            raise HandoffError(f"camera {config.source}: cannot be opened. Is it plugged in, used by another program?")
+            raise HandoffError(
+                f"camera {config.source}: cannot be opened. Is it plugged in, used by another program?"
+            )
         self.waits = Path(config.source).is_file()
         """A file, whose next picture waits; a camera's does not."""
-        # Two would be a picture late; drivers that cannot do it say so by returning False, which changes nothing.
+        # Two would be a picture late; drivers that cannot do it say so by returning False, which
+        # changes nothing.
         self._capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)
 
     def read(self) -> np.ndarray:
@@ -129,7 +138,9 @@ class Camera:
         """
         good, image = self._capture.read()
         if not good:
-            raise HandoffError(f"camera {self._config.source}: no more pictures come. Was it unplugged?")
+            raise HandoffError(
+                f"camera {self._config.source}: no more pictures come. Was it unplugged?"
+            )
         height = self._config.height
         width = max(1, round(image.shape[1] * height / image.shape[0]))
         small = self._cv2.resize(image, (width, height), interpolation=self._cv2.INTER_AREA)
@@ -162,13 +173,16 @@ def _film(name: str, config: CameraConfig, uri: str, token: str) -> None:
     camera = Camera(config)
     try:
         with connect(uri, max_size=2**20, compression=None) as connection:
-            connection.send(pack({"kind": "hello", "role": "camera", "token": token, "draws": False}))
+            connection.send(
+                pack({"kind": "hello", "role": "camera", "token": token, "draws": False})
+            )
             due = time.monotonic()
             while True:
                 image = camera.read()
                 if camera.waits:
                     time.sleep(max(0.0, due - time.monotonic()))
-                # A camera that is faster than wanted is read all the same, or its pictures would grow old in a buffer.
+                # A camera that is faster than wanted is read all the same, or its pictures would
+                # grow old in a buffer.
                 elif time.monotonic() < due:
                     continue
                 due = max(due + 1.0 / config.rate_hz, time.monotonic())

@@ -1,4 +1,5 @@
-"""A deployed episode in an `EpisodeStore`: what the policy saw and asked, what was streamed, what the robot did."""
+"""A deployed episode in an `EpisodeStore`: what the policy saw and asked, what was streamed, what
+the robot did."""
 
 from __future__ import annotations
 
@@ -35,8 +36,12 @@ _REFERENCE_MEANING = {
 
 PERSON = {
     "intervention": FieldSpec(shape=(), dtype="uint8", about="1 where a person acted"),
-    "segment": FieldSpec(shape=(), dtype="int32", about="number of the takeover in the episode, -1 without one"),
-    "reason": FieldSpec(shape=(), dtype="uint8", about="of the takeover, see robots.interfaces.Reason"),
+    "segment": FieldSpec(
+        shape=(), dtype="int32", about="number of the takeover in the episode, -1 without one"
+    ),
+    "reason": FieldSpec(
+        shape=(), dtype="uint8", about="of the takeover, see robots.interfaces.Reason"
+    ),
     "step_time": FieldSpec(
         shape=(),
         dtype="float64",
@@ -44,8 +49,9 @@ PERSON = {
         about="robot time since the episode began",
     ),
 }
-"""Fields of the stream `policy` where a person watches. Its rate is then nominal, `step_time` exact: no step is made
-while the arm is held, and a step is cut short where the arm changes hands."""
+"""Fields of the stream `policy` where a person watches. Its rate is then nominal, `step_time`
+exact: no step is made while the arm is held, and a step is cut short where the arm changes
+hands."""
 
 
 def deploy_schema(
@@ -60,19 +66,22 @@ def deploy_schema(
     """Streams of a deployed episode.
 
     Args:
-        contract: of the policy; its observation fields and action become the stream `policy`, with `action` as executed
-            and `action_proposed` as the policy gave it.
+        contract: of the policy; its observation fields and action become the stream `policy`, with
+            `action` as executed and `action_proposed` as the policy gave it.
         extra: what else `observe` returns at every policy step.
         stream_hz: rate of the stream `reference`. The stream `robot` has 1000 Hz.
         frame: that positions are expressed in.
         overseen: a person watches; their interventions become fields of the stream `policy`.
-        coordinates: D of the space in which steps move the target of a hand (`real.deploy.action_space`); None: a pusher on a board,
-            whose actions are targets.
+        coordinates: D of the space in which steps move the target of a hand
+            (`real.deploy.action_space`); None: a pusher on a board, whose actions are targets.
     """
     what, tool = ("target", "pusher") if coordinates is None else ("step", "hand")
     shape = contract.action.shape if coordinates is None else (coordinates,)
     executed = FieldSpec(
-        shape=contract.action.shape, unit=contract.action.unit, frame=contract.action.frame, about=f"{what} as executed"
+        shape=contract.action.shape,
+        unit=contract.action.unit,
+        frame=contract.action.frame,
+        about=f"{what} as executed",
     )
     proposed = FieldSpec(
         shape=contract.action.shape,
@@ -88,7 +97,11 @@ def deploy_schema(
     }
     robot = {
         name: FieldSpec(
-            shape=ROBOT_FIELDS[name], dtype="float64", unit=unit, frame=frame_, about=about.replace("pusher", tool)
+            shape=ROBOT_FIELDS[name],
+            dtype="float64",
+            unit=unit,
+            frame=frame_,
+            about=about.replace("pusher", tool),
         )
         for name, (unit, frame_, about) in _ROBOT_MEANING.items()
     }
@@ -103,14 +116,18 @@ def deploy_schema(
 
 
 def append_episode(
-    store: EpisodeStore, record: EpisodeRecord, robot: Mapping[str, np.ndarray], metadata: Mapping[str, Any]
+    store: EpisodeStore,
+    record: EpisodeRecord,
+    robot: Mapping[str, np.ndarray],
+    metadata: Mapping[str, Any],
 ) -> int:
     """Appends one episode to a store made with `deploy_schema`.
 
     Args:
         store: open for appending.
         record: of `run_episode`.
-        robot: of `FlightRecorder.between(record.begin, record.end)`; its times are stored relative to the beginning.
+        robot: of `FlightRecorder.between(record.begin, record.end)`; its times are stored relative
+            to the beginning.
         metadata: JSON-ready; seed, host, outcome. Host times of the inferences are added.
 
     Returns:
@@ -125,12 +142,16 @@ def append_episode(
         # Rounded to the clock's 1 ms, or the last bits would tell when the robot was switched on.
         "robot": {**robot, "time": np.round(robot["time"] - record.begin, 3)},
     }
-    added = {"stopped": record.stopped, "inference_ms": [round(value, 3) for value in record.inference_ms]}
+    added = {
+        "stopped": record.stopped,
+        "inference_ms": [round(value, 3) for value in record.inference_ms],
+    }
     return store.append(streams, {**metadata, **added})
 
 
 def whole_rows(rows: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
-    """(T, ...) per field. A last row that an interrupt has left without some of its fields is left out."""
+    """(T, ...) per field. A last row that an interrupt has left without some of its fields is left
+    out."""
     length = min(map(len, rows.values()))
     return {name: np.stack(values[:length]) for name, values in rows.items()}
 
@@ -139,8 +160,9 @@ def tracking_figures(record: EpisodeRecord, robot: Mapping[str, np.ndarray]) -> 
     """JSON-ready figures of how well the arm followed.
 
     Returns:
-        `tracking_rms_m` and `tracking_max_m` (streamed against measured), `governor_max_m` (asked against streamed),
-        `peak_speed_m_s` of the end effector, `peak_joint_speed_rad_s`, `peak_tau_ext_nm`, `min_success_rate`.
+        `tracking_rms_m` and `tracking_max_m` (streamed against measured), `governor_max_m` (asked
+        against streamed), `peak_speed_m_s` of the end effector, `peak_joint_speed_rad_s`,
+        `peak_tau_ext_nm`, `min_success_rate`.
     """
     reference = whole_rows(record.reference)
     position, measured, asked = (reference[name] for name in ("position", "measured", "asked"))

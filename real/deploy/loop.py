@@ -1,9 +1,11 @@
-"""The deploy loop: chunks at the policy's rate become a governed stream of impedance targets, on robot time.
+"""The deploy loop: chunks at the policy's rate become a governed stream of impedance targets, on
+robot time.
 
-Per policy step: observe, infer when a chunk is due, hand the due action to the agent's dynamics. Per stream tick:
-watchdog, sample the agent, governor, joint limits, target to the arm. No wall-clock time enters, so a lockstep twin
-repeats a run bit for bit; on hardware the clock waits for the robot. A person beside the arm (`real.deploy.supervision`) goes
-the same way: what they ask for is one more target, under the same governor and limits.
+Per policy step: observe, infer when a chunk is due, hand the due action to the agent's dynamics.
+Per stream tick: watchdog, sample the agent, governor, joint limits, target to the arm. No
+wall-clock time enters, so a lockstep twin repeats a run bit for bit; on hardware the clock waits
+for the robot. A person beside the arm (`real.deploy.supervision`) goes the same way: what they ask
+for is one more target, under the same governor and limits.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ import numpy as np
 from real.arm import Arm, ArmState, stopping
 from real.deploy.action_space import Space
 from real.deploy.governor import GovernorConfig, ReferenceGovernor
-from real.deploy.schedule import ChunkSchedule, Freshness, ObservationHistory, Watchdog, WatchdogConfig
+from real.deploy.schedule import (
+    ChunkSchedule,
+    Freshness,
+    ObservationHistory,
+    Watchdog,
+    WatchdogConfig,
+)
 from real.deploy.supervision import Oversight
 from real.franka.gripper import Hand, HandTarget
 from real.franka.joint_limits import JointGuardConfig, check_joints, joint_velocity, velocity_bounds
@@ -43,7 +51,8 @@ from robots.language.text import INSTRUCTION, decode
 from robots.spec import check_field
 
 GEOMETRY_TICKS = 2
-"""Stream ticks between two looks at the arm's Jacobian: at 2 rad/s a joint turns 0.016 rad in 8 ms."""
+"""Stream ticks between two looks at the arm's Jacobian: at 2 rad/s a joint turns 0.016 rad in 8
+ms."""
 
 
 @config
@@ -55,8 +64,8 @@ class LoopConfig:
     stream_hz: float = 250.0
     """Targets per second."""
     wait_for_policy: bool = True
-    """Robot time stands still while the policy thinks: exact in lockstep. False on hardware: the arm goes on along the
-    old chunk until the new one is there."""
+    """Robot time stands still while the policy thinks: exact in lockstep. False on hardware: the
+    arm goes on along the old chunk until the new one is there."""
     governor: GovernorConfig = field(default_factory=GovernorConfig)
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     joints: JointGuardConfig = field(default_factory=JointGuardConfig)
@@ -67,10 +76,11 @@ class EpisodeRecord:
     """What happened, as far as it got."""
 
     policy: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    """One row per policy step: what `observe` gave, `action` as executed, `action_proposed`; with a person also the
-    fields of `real.deploy.episode_recorder.PERSON`."""
+    """One row per policy step: what `observe` gave, `action` as executed, `action_proposed`; with a
+    person also the fields of `real.deploy.episode_recorder.PERSON`."""
     reference: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    """One row per stream tick: `position`, `velocity` streamed, `asked` before the governor, `measured` at its end."""
+    """One row per stream tick: `position`, `velocity` streamed, `asked` before the governor,
+    `measured` at its end."""
     begin: float = 0.0
     """The robot's own time at the first policy step [s]."""
     end: float = 0.0
@@ -109,11 +119,12 @@ def run_episode(
     Args:
         arm: connected, idle, where an episode begins.
         clock: the robot's.
-        policy: a pure function of observation and noise; told sentences too where the contract says that it reads.
+        policy: a pure function of observation and noise; told sentences too where the contract says
+            that it reads.
         contract: of the policy.
-        observe: the contract's observation fields but those that `space` and `hand` tell, and more to be recorded,
-            given the arm's state; `robots.language.text.INSTRUCTION` is what a policy that reads is to do. Without it such a
-            policy follows the words of its own.
+        observe: the contract's observation fields but those that `space` and `hand` tell, and more
+            to be recorded, given the arm's state; `robots.language.text.INSTRUCTION` is what a
+            policy that reads is to do. Without it such a policy follows the words of its own.
         config: rates and limits.
         space: in which the policy's actions are understood.
         flange_T_ee: (4, 4) the end effector in the flange frame [m].
@@ -122,11 +133,13 @@ def run_episode(
         stop: asked at every policy step.
         record: filled while the episode runs; pass one to keep what a fault interrupts.
         progress: told the policy steps done.
-        oversight: of a person beside the arm; held still, the episode makes no steps but time passes.
+        oversight: of a person beside the arm; held still, the episode makes no steps but time
+            passes.
 
     Raises:
         SafetyError: a limit, the watchdog or the robot ended the episode.
-        HandoffError: an observation, a space or a hand that does not fit the contract, a lost connection.
+        HandoffError: an observation, a space or a hand that does not fit the contract, a lost
+            connection.
     """
     if space.interface != contract.action_interface:
         raise HandoffError(
@@ -143,7 +156,8 @@ def run_episode(
             episode = _Episode(arm, clock, policy, contract, observe, *settings)
             episode.run(stop, progress)
     finally:
-        # What the person has said counts, even where a fault comes before the step that would tell it.
+        # What the person has said counts, even where a fault comes before the step that would tell
+        # it.
         record.label = record.label if oversight is None else oversight.label
         executor.shutdown(wait=False, cancel_futures=True)
     return record
@@ -168,8 +182,20 @@ class _Episode:
         executor: ThreadPoolExecutor,
         oversight: Oversight | None,
     ) -> None:
-        self.arm, self.clock, self.policy, self.contract, self.observe = arm, clock, policy, contract, observe
-        self.config, self.space, self.flange_T_ee, self.seed, self.record = config, space, flange_T_ee, seed, record
+        self.arm, self.clock, self.policy, self.contract, self.observe = (
+            arm,
+            clock,
+            policy,
+            contract,
+            observe,
+        )
+        self.config, self.space, self.flange_T_ee, self.seed, self.record = (
+            config,
+            space,
+            flange_T_ee,
+            seed,
+            record,
+        )
         self.executor, self.oversight = executor, oversight
         self.period = 1.0 / config.stream_hz
         self.ticks = _ticks_per_step(config.stream_hz, contract.rate_hz)
@@ -225,7 +251,11 @@ class _Episode:
         """Observes, infers and hands over the due action; False when the episode is over."""
         observation = {**self._own(), **self.observe(self.state)}
         self.record.stopped = stop()
-        over = self.record.stopped or self.held_out or (self.oversight is not None and self.oversight.over)
+        over = (
+            self.record.stopped
+            or self.held_out
+            or (self.oversight is not None and self.oversight.over)
+        )
         self.tell(solved=self.record.stopped, last=over)
         if over:
             return False
@@ -301,14 +331,19 @@ class _Episode:
             last=last,
         )
 
-    def _decided(self, step: int, observation: Observation, proposed: np.ndarray | None) -> dict[str, Any]:
-        """Hands the due target to the agent's dynamics: the policy's, or that of a person who has the arm."""
+    def _decided(
+        self, step: int, observation: Observation, proposed: np.ndarray | None
+    ) -> dict[str, Any]:
+        """Hands the due target to the agent's dynamics: the policy's, or that of a person who has
+        the arm."""
         person, words = self.oversight, {}
         executed = proposed
         if person is not None:
             led = person.leading
             present = self.reference.target if proposed is None else self.governor.clamp(proposed)
-            said = person.step(present, self._shown(observation), self.streamed.position, self.governor.clamp)
+            said = person.step(
+                present, self._shown(observation), self.streamed.position, self.governor.clamp
+            )
             if person.leading:
                 executed = said.executed[0]
                 self.record.people.add(said.operator)
@@ -333,7 +368,11 @@ class _Episode:
             if self.hand is not None:
                 self.hand.take(float(executed[-1]))
         taken = self.space.taken(executed, self.reference.target)
-        return {"action": taken, "action_proposed": taken if proposed is None else proposed, **words}
+        return {
+            "action": taken,
+            "action_proposed": taken if proposed is None else proposed,
+            **words,
+        }
 
     def _own(self) -> Observation:
         """What the policy sees of what the arm and its hand know of themselves."""
@@ -377,7 +416,11 @@ class _Episode:
 def _ticks_per_step(stream_hz: float, rate_hz: float) -> int:
     ticks = round(stream_hz / rate_hz)
     milliseconds = 1000.0 / stream_hz
-    if ticks < 1 or abs(ticks * rate_hz - stream_hz) > 1e-9 or abs(milliseconds - round(milliseconds)) > 1e-9:
+    if (
+        ticks < 1
+        or abs(ticks * rate_hz - stream_hz) > 1e-9
+        or abs(milliseconds - round(milliseconds)) > 1e-9
+    ):
         raise HandoffError(
             f"loop: {stream_hz} Hz targets for a policy at {rate_hz} Hz, expected a whole multiple with a period of "
             "whole milliseconds, e.g. 250 or 1000."
@@ -393,4 +436,6 @@ def _flat(contract: Contract, observation: dict[str, Any]) -> np.ndarray:
         )
     for name, spec in contract.observation.items():
         check_field(name, spec, np.asarray(observation[name]), leading=0)
-    return np.concatenate([np.ravel(observation[name]) for name in contract.observation]).astype(np.float32)
+    return np.concatenate([np.ravel(observation[name]) for name in contract.observation]).astype(
+        np.float32
+    )

@@ -1,7 +1,8 @@
 """Where the thing is that is to be moved: its pose on the board, from a tracker that sees it.
 
-The tracker is a websocket server of the lab; every frame that it sends is a msgpack map (`robots.wire.policy`) with `pose`,
-the x and y [m] and angle [rad] on the board. Frames must keep coming: an arm is not led by where something was.
+The tracker is a websocket server of the lab; every frame that it sends is a msgpack map
+(`robots.wire.policy`) with `pose`, the x and y [m] and angle [rad] on the board. Frames must keep
+coming: an arm is not led by where something was.
 """
 
 from __future__ import annotations
@@ -88,12 +89,20 @@ class RemoteTracker:
             except InvalidURI as error:
                 self._trouble = f"{error}. Expected such as ws://192.168.1.20:8765"
                 return
-            except (OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, HandoffError) as error:
+            except (
+                OSError,
+                ConnectionClosed,
+                InvalidHandshake,
+                InvalidMessage,
+                HandoffError,
+            ) as error:
                 self._trouble = str(error)[:200]
             self._closing.wait(self._config.wait)
 
     def _listen(self) -> None:
-        with connect(self._config.uri, open_timeout=2.0, max_size=2**16, compression=None) as connection:
+        with connect(
+            self._config.uri, open_timeout=2.0, max_size=2**16, compression=None
+        ) as connection:
             while not self._closing.is_set():
                 with contextlib.suppress(TimeoutError):
                     frame = connection.recv(timeout=0.2)
@@ -109,5 +118,7 @@ def _pose_of(frame: str | bytes) -> np.ndarray:
     except (TypeError, ValueError):
         array = np.zeros(0)
     if array.shape != (3,) or not np.isfinite(array).all():
-        raise HandoffError(f"a frame without a pose: {str(word)[:80]!r}, expected {{'pose': [x, y, angle]}}")
+        raise HandoffError(
+            f"a frame without a pose: {str(word)[:80]!r}, expected {{'pose': [x, y, angle]}}"
+        )
     return array

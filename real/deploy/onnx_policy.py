@@ -14,19 +14,21 @@ from robots.language.tokenizer import READING_KEY, TOKENIZER, WORDS, Reader, Rea
 
 
 class OnnxPolicy:
-    """A `robots.interfaces.Policy` read from an ONNX file that carries its `Contract`; told sentences too if it reads."""
+    """A `robots.interfaces.Policy` read from an ONNX file that carries its `Contract`; told
+    sentences too if it reads."""
 
     def __init__(self, path: Path) -> None:
         """Loads and checks the file.
 
-        One intra-op thread: the networks are small, and the other cores belong to the robot's 1 kHz loop.
+        One intra-op thread: the networks are small, and the other cores belong to the robot's 1 kHz
+        loop.
 
         Args:
             path: of the ONNX file.
 
         Raises:
-            HandoffError: no such file, not ONNX, no contract in it, inputs and output that differ from the contract, or
-                a tokenizer that is missing or another's.
+            HandoffError: no such file, not ONNX, no contract in it, inputs and output that differ
+                from the contract, or a tokenizer that is missing or another's.
         """
         self.path = path
         self._session = _open(path)
@@ -41,16 +43,16 @@ class OnnxPolicy:
         """Predicts one chunk per row.
 
         Args:
-            observation: `(B, n_obs_steps, O)` float32, contract units, newest last; with sentences beside it for a
-                policy that reads, which without any follows the words of its own.
+            observation: `(B, n_obs_steps, O)` float32, contract units, newest last; with sentences
+                beside it for a policy that reads, which without any follows the words of its own.
             noise: `(B, horizon, A)` float32, standard normal.
 
         Returns:
             `(B, horizon, A)` float32, contract units.
 
         Raises:
-            HandoffError: an input of the wrong shape, one that the policy has not, or sentences that it cannot read,
-                see `Reader.tokens`.
+            HandoffError: an input of the wrong shape, one that the policy has not, or sentences
+                that it cannot read, see `Reader.tokens`.
             SafetyError: a non-finite input or output.
         """
         shown = observation if isinstance(observation, PolicyInput) else PolicyInput(observation)
@@ -58,13 +60,19 @@ class OnnxPolicy:
         observation = _checked("observation", shown.vector, self._observation_shape)
         noise = _checked("noise", noise, self._action_shape)
         if len(noise) != len(observation):
-            raise HandoffError(f"policy: {len(observation)} observations but {len(noise)} noise rows.")
+            raise HandoffError(
+                f"policy: {len(observation)} observations but {len(noise)} noise rows."
+            )
         given = {"observation": observation, "noise": noise}
         if self.reader is not None:
-            given |= dict(zip(WORDS, self.reader.tokens(shown.instructions, len(noise)), strict=True))
+            given |= dict(
+                zip(WORDS, self.reader.tokens(shown.instructions, len(noise)), strict=True)
+            )
         (action,) = self._session.run(["action"], given)
         if action.shape != noise.shape:
-            raise HandoffError(f"policy {self.path.name}: action has shape {action.shape}, expected {noise.shape}.")
+            raise HandoffError(
+                f"policy {self.path.name}: action has shape {action.shape}, expected {noise.shape}."
+            )
         if not np.isfinite(action).all():
             row, step, entry = (int(i) for i in np.argwhere(~np.isfinite(action))[0])
             raise SafetyError(
@@ -78,7 +86,9 @@ class OnnxPolicy:
         unseen = [*shown.sensors, *(["a goal"] if shown.goal is not None else [])]
         unseen += ["an instruction"] if shown.instructions and self.reader is None else []
         if unseen:
-            raise HandoffError(f"policy {self.path.name}: is shown {', '.join(unseen)}, which it does not take.")
+            raise HandoffError(
+                f"policy {self.path.name}: is shown {', '.join(unseen)}, which it does not take."
+            )
 
 
 def _open(path: Path) -> Any:
@@ -93,9 +103,16 @@ def _open(path: Path) -> Any:
     options.log_severity_level = 4
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except (failures.InvalidProtobuf, failures.InvalidGraph, failures.Fail, failures.NotImplemented) as error:
+    except (
+        failures.InvalidProtobuf,
+        failures.InvalidGraph,
+        failures.Fail,
+        failures.NotImplemented,
+    ) as error:
         reason = str(error).splitlines()[0]
-        raise HandoffError(f"policy: {path} cannot be loaded ({reason}). Is the file truncated?") from None
+        raise HandoffError(
+            f"policy: {path} cannot be loaded ({reason}). Is the file truncated?"
+        ) from None
 
 
 def _read_contract(session: Any, path: Path) -> Contract:
@@ -126,7 +143,11 @@ def _check_graph(session: Any, contract: Contract, path: Path) -> None:
         )
     size = int(np.prod(contract.action.shape))
     chunk = (contract.horizon, size)
-    expected = {"observation": (contract.n_obs_steps, contract.observation_size), "noise": chunk, "action": chunk}
+    expected = {
+        "observation": (contract.n_obs_steps, contract.observation_size),
+        "noise": chunk,
+        "action": chunk,
+    }
     found = {node.name: node.shape for node in (*session.get_inputs(), *session.get_outputs())}
     named = {*expected, *(WORDS if contract.instruction else ())}
     if found.keys() != named:
@@ -144,8 +165,12 @@ def _check_graph(session: Any, contract: Contract, path: Path) -> None:
 def _checked(name: str, array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     array = np.ascontiguousarray(array, dtype=np.float32)
     if array.ndim != 3 or array.shape[1:] != shape:
-        raise HandoffError(f"policy: {name} has shape {array.shape}, expected (batch, {shape[0]}, {shape[1]}).")
+        raise HandoffError(
+            f"policy: {name} has shape {array.shape}, expected (batch, {shape[0]}, {shape[1]})."
+        )
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise SafetyError(f"policy: {name} at index {where} is {array[where]}, expected finite. Was a sensor lost?")
+        raise SafetyError(
+            f"policy: {name} at index {where} is {array[where]}, expected finite. Was a sensor lost?"
+        )
     return array

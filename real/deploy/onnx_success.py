@@ -12,7 +12,8 @@ from robots.success import SUCCESS_KEY, SuccessContract
 
 
 class OnnxSuccess:
-    """Observation (N, ...) to probabilities of success (N,); fields that it was not trained on are left out.
+    """Observation (N, ...) to probabilities of success (N,); fields that it was not trained on are
+    left out.
 
     Args:
         path: of an ONNX file that carries its `SuccessContract`.
@@ -30,9 +31,13 @@ class OnnxSuccess:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
         except (failures.InvalidProtobuf, failures.Fail, failures.InvalidGraph) as error:
-            raise HandoffError(f"{path}: not an ONNX file ({str(error)[:200]}). Was it cut short by a copy?") from None
+            raise HandoffError(
+                f"{path}: not an ONNX file ({str(error)[:200]}). Was it cut short by a copy?"
+            ) from None
         metadata = self._session.get_modelmeta().custom_metadata_map
         if SUCCESS_KEY not in metadata:
             raise HandoffError(f"{path}: carries no success contract. Is it a policy?")
@@ -47,9 +52,13 @@ class OnnxSuccess:
         specs = self.contract.observation
         missing = [name for name in specs if name not in observation]
         if missing:
-            raise HandoffError(f"success classifier: no fields {missing} are observed, only {sorted(observation)}.")
+            raise HandoffError(
+                f"success classifier: no fields {missing} are observed, only {sorted(observation)}."
+            )
         shown = {
-            name: np.ascontiguousarray(observation[name], np.uint8 if spec.unit == "u8" else np.float32)
+            name: np.ascontiguousarray(
+                observation[name], np.uint8 if spec.unit == "u8" else np.float32
+            )
             for name, spec in specs.items()
         }
         return np.asarray(self._session.run(["probability"], shown)[0])

@@ -13,7 +13,8 @@ from robots.interfaces import Observation
 
 @config
 class PlaneConfig:
-    """Where the board lies and how the pusher stands on it. The defaults are those of the push-T table."""
+    """Where the board lies and how the pusher stands on it. The defaults are those of the push-T
+    table."""
 
     origin: tuple[float, float, float] = (0.776, 0.256, 0.0)
     """The board's origin in the base frame [m]."""
@@ -28,13 +29,15 @@ class PlaneConfig:
 
 
 class Plane:
-    """Rigid mapping between the board and the base frame. Implements `real.deploy.action_space.Space` for the interface `pd_target`:
-    an action is a target on the board."""
+    """Rigid mapping between the board and the base frame. Implements
+    `real.deploy.action_space.Space` for the interface `pd_target`: an action is a target on the
+    board."""
 
     interface = PD_TARGET
 
     def __init__(self, config: PlaneConfig) -> None:
-        """Raises HandoffError when the axes are no orthonormal frame or the tool's x does not lie in the board."""
+        """Raises HandoffError when the axes are no orthonormal frame or the tool's x does not lie
+        in the board."""
         x, y = np.array(config.x_axis), np.array(config.y_axis)
         tool_x, down = np.array(config.tool_x_axis), np.cross(x, y)
         for name, frame in (
@@ -42,7 +45,9 @@ class Plane:
             ("tool", np.stack([tool_x, np.cross(down, tool_x), down])),
         ):
             if not np.allclose(frame @ frame.T, np.eye(3), atol=1e-6):
-                raise HandoffError(f"plane: the {name} axes {frame[:2].tolist()} are not orthonormal.")
+                raise HandoffError(
+                    f"plane: the {name} axes {frame[:2].tolist()} are not orthonormal."
+                )
         self._axes = np.stack([x, y])
         self._origin = np.array(config.origin)
         self._pose = np.eye(4)
@@ -50,7 +55,8 @@ class Plane:
         self._up, self._height = -down, config.height
 
     def pose(self, xy: np.ndarray, lift: float = 0.0) -> np.ndarray:
-        """(4, 4) base_T_ee [m] of the upright pusher over `xy` (2,) [m], board; `lift` [m] above where it pushes."""
+        """(4, 4) base_T_ee [m] of the upright pusher over `xy` (2,) [m], board; `lift` [m] above
+        where it pushes."""
         pose = self._pose.copy()
         pose[:3, 3] = self._origin + (self._height + lift) * self._up + np.asarray(xy) @ self._axes
         return pose

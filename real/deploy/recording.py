@@ -1,4 +1,5 @@
-"""Stores a deployed episode whatever ended it: a limit, a lost connection, a defect, Ctrl-C or a signal."""
+"""Stores a deployed episode whatever ended it: a limit, a lost connection, a defect, Ctrl-C or a
+signal."""
 
 from __future__ import annotations
 
@@ -19,21 +20,25 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """One episode at an arm, which is stored when the context is left; what ended the context goes on.
+    """One episode at an arm, which is stored when the context is left; what ended the context goes
+    on.
 
-    The context lies around that of the arm: the arm is at rest before anything is written, and an error in leaving the
-    arm's context loses nothing. An episode that ended before its first target was streamed has nothing to be stored.
+    The context lies around that of the arm: the arm is at rest before anything is written, and an
+    error in leaving the arm's context loses nothing. An episode that ended before its first target
+    was streamed has nothing to be stored.
 
     Args:
         store: made with `real.deploy.episode_recorder.deploy_schema`, open for appending.
-        outcome: asked when the episode is over for its metadata, JSON-ready; `fault` and the figures of
-            `tracking_figures` are added. None: the episode is not to be stored.
+        outcome: asked when the episode is over for its metadata, JSON-ready; `fault` and the
+            figures of `tracking_figures` are added. None: the episode is not to be stored.
 
     Raises:
         HandoffError: the episode cannot be stored; tells the fault that ended it, too.
     """
 
-    def __init__(self, store: EpisodeStore, outcome: Callable[[], Mapping[str, Any] | None]) -> None:
+    def __init__(
+        self, store: EpisodeStore, outcome: Callable[[], Mapping[str, Any] | None]
+    ) -> None:
         self._store, self._outcome = store, outcome
         self._recorder: FlightRecorder | None = None
         self._error: BaseException | None = None
@@ -68,7 +73,10 @@ class Recording:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._error is None:
             self._error = error

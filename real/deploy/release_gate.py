@@ -1,4 +1,5 @@
-"""The release gate of a bundle: ONNX Runtime agrees with torch, and is fast enough, or nothing goes on to the arm."""
+"""The release gate of a bundle: ONNX Runtime agrees with torch, and is fast enough, or nothing goes
+on to the arm."""
 
 from __future__ import annotations
 
@@ -29,21 +30,25 @@ class GateConfig:
     repeats: int = 2000
     """Measured inferences of the bundle."""
     block: int = 50
-    """Inferences of the bundle in a row before the reference has its turn, so that each is timed as it runs alone."""
+    """Inferences of the bundle in a row before the reference has its turn, so that each is timed as
+    it runs alone."""
     reference_every: int = 5
     """Inferences of the bundle per inference of the (slow) reference."""
     min_speedup: float = 8.0
     """Median time of the reference over median time of the bundle."""
 
 
-def gate(config: GateConfig, bundle: Path, reference: Path, out: Path, progress: Progress) -> dict[str, Any]:
+def gate(
+    config: GateConfig, bundle: Path, reference: Path, out: Path, progress: Progress
+) -> dict[str, Any]:
     """Replays the golden vectors and times `bundle` beside `reference`.
 
     Args:
         config: the thresholds.
-        bundle: directory with `policy.onnx` and `golden.npz` (`observation` (N,T,O), `noise` and `action` (N,H,A) as
-            torch computed it, `action_scale` (H, A) physical units per normalised unit; where either policy reads,
-            `instruction` (N, bytes) as `robots.language.text` has it, and the tokenizer).
+        bundle: directory with `policy.onnx` and `golden.npz` (`observation` (N,T,O), `noise` and
+            `action` (N,H,A) as torch computed it, `action_scale` (H, A) physical units per
+            normalised unit; where either policy reads, `instruction` (N, bytes) as
+            `robots.language.text` has it, and the tokenizer).
         reference: directory with the `policy.onnx` that the bundle was distilled from.
         out: directory for `gate.json` and `latency.png`.
         progress: told the inferences done.
@@ -59,7 +64,9 @@ def gate(config: GateConfig, bundle: Path, reference: Path, out: Path, progress:
     golden = _read_golden(bundle / "golden.npz")
     for model in (policy, teacher):
         if model.contract.instruction and INSTRUCTION not in golden:
-            raise HandoffError(f"gate: {model.path} reads language, {bundle / 'golden.npz'} lacks '{INSTRUCTION}'.")
+            raise HandoffError(
+                f"gate: {model.path} reads language, {bundle / 'golden.npz'} lacks '{INSTRUCTION}'."
+            )
     parity = _parity(policy, golden)
     own_ms, reference_ms = _time_in_turns(config, policy, teacher, golden, progress)
     p50, p99 = (float(value) for value in np.percentile(own_ms, [50, 99]))
@@ -111,11 +118,15 @@ def _read_golden(path: Path) -> dict[str, np.ndarray]:
     with np.load(path) as archive:
         missing = {"observation", "noise", "action", "action_scale"} - set(archive.files)
         if missing:
-            raise HandoffError(f"gate: {path} lacks {sorted(missing)}; it has {sorted(archive.files)}.")
+            raise HandoffError(
+                f"gate: {path} lacks {sorted(missing)}; it has {sorted(archive.files)}."
+            )
         golden = {name: archive[name] for name in archive.files}
     for name, array in golden.items():
         if not array.size or not np.isfinite(array).all():
-            raise HandoffError(f"gate: {path}: {name} is empty or not finite. Did the export diverge?")
+            raise HandoffError(
+                f"gate: {path}: {name} is empty or not finite. Did the export diverge?"
+            )
     scale, chunk = golden["action_scale"], golden["action"].shape[1:]
     if scale.shape != chunk or not (scale > 0.0).all():
         raise HandoffError(
@@ -126,25 +137,43 @@ def _read_golden(path: Path) -> dict[str, np.ndarray]:
 
 
 def _parity(policy: OnnxPolicy, golden: dict[str, np.ndarray]) -> float:
-    """Max absolute difference in normalised units, in one batch and row by row: the robot infers single rows."""
+    """Max absolute difference in normalised units, in one batch and row by row: the robot infers
+    single rows."""
     noise = golden["noise"]
-    rows = [policy(_shown(policy, golden, slice(i, i + 1)), noise[i : i + 1]) for i in range(len(noise))]
+    rows = [
+        policy(_shown(policy, golden, slice(i, i + 1)), noise[i : i + 1]) for i in range(len(noise))
+    ]
     actions = np.stack([policy(_shown(policy, golden, slice(None)), noise), np.concatenate(rows)])
     if actions.shape[1:] != golden["action"].shape:
-        raise HandoffError(f"gate: the policy gives {actions.shape[1:]}, golden.npz holds {golden['action'].shape}.")
-    return float((np.abs(actions.astype(np.float64) - golden["action"]) / golden["action_scale"]).max())
+        raise HandoffError(
+            f"gate: the policy gives {actions.shape[1:]}, golden.npz holds {golden['action'].shape}."
+        )
+    return float(
+        (np.abs(actions.astype(np.float64) - golden["action"]) / golden["action_scale"]).max()
+    )
 
 
-def _shown(model: OnnxPolicy, golden: dict[str, np.ndarray], rows: slice) -> np.ndarray | PolicyInput:
+def _shown(
+    model: OnnxPolicy, golden: dict[str, np.ndarray], rows: slice
+) -> np.ndarray | PolicyInput:
     """What `model` is shown of the golden examples `rows`: their sentences too if it reads."""
     vector = golden["observation"][rows]
-    return PolicyInput(vector, {}, decode(golden[INSTRUCTION][rows])) if model.contract.instruction else vector
+    return (
+        PolicyInput(vector, {}, decode(golden[INSTRUCTION][rows]))
+        if model.contract.instruction
+        else vector
+    )
 
 
 def _time_in_turns(
-    config: GateConfig, policy: OnnxPolicy, teacher: OnnxPolicy, golden: dict[str, np.ndarray], progress: Progress
+    config: GateConfig,
+    policy: OnnxPolicy,
+    teacher: OnnxPolicy,
+    golden: dict[str, np.ndarray],
+    progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Single-row times [ms]. Block by block in turns, so that a slow spell of the machine slows both."""
+    """Single-row times [ms]. Block by block in turns, so that a slow spell of the machine slows
+    both."""
     rows = len(golden["observation"])
 
     def once(model: OnnxPolicy, i: int) -> float:
@@ -172,13 +201,21 @@ def _draw(own_ms: np.ndarray, reference_ms: np.ndarray, config: GateConfig, path
 
     figure = Figure(figsize=(7.0, 3.2), layout="constrained")
     axes = figure.subplots()
-    edges = np.geomspace(min(own_ms.min(), reference_ms.min()), max(own_ms.max(), reference_ms.max()), 80)
+    edges = np.geomspace(
+        min(own_ms.min(), reference_ms.min()), max(own_ms.max(), reference_ms.max()), 80
+    )
     for times, label in ((own_ms, "bundle"), (reference_ms, "reference")):
         share = np.full(len(times), 1.0 / len(times))
         axes.hist(
-            times, bins=edges.tolist(), weights=share, alpha=0.7, label=f"{label}, median {np.median(times):.2f} ms"
+            times,
+            bins=edges.tolist(),
+            weights=share,
+            alpha=0.7,
+            label=f"{label}, median {np.median(times):.2f} ms",
         )
-    axes.axvline(config.p99_ms, color="black", linestyle="--", linewidth=1, label="p99 limit of the bundle")
+    axes.axvline(
+        config.p99_ms, color="black", linestyle="--", linewidth=1, label="p99 limit of the bundle"
+    )
     axes.set(xscale="log", xlabel="time of one inference [ms]", ylabel="share of inferences")
     axes.legend(frameon=False)
     figure.savefig(path, dpi=120)

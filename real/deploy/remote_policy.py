@@ -1,4 +1,5 @@
-"""A policy that another process or machine runs, asked over a websocket; `policies/serve.py` is the other end."""
+"""A policy that another process or machine runs, asked over a websocket; `policies/serve.py` is the
+other end."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ import threading
 from typing import Any
 
 import numpy as np
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidMessage,
+    InvalidStatus,
+    InvalidURI,
+)
 from websockets.sync.client import ClientConnection, connect
 
 from robots.config import config, validate
@@ -43,8 +50,9 @@ class RemoteConfig:
 class RemotePolicy:
     """A `robots.interfaces.Policy` whose chunks come from a server; `contract` is the server's.
 
-    After a lost connection or a late answer it stays closed: an answer that is not awaited any more must never be taken
-    for that to the next request. One request at a time; calls from several threads wait for each other.
+    After a lost connection or a late answer it stays closed: an answer that is not awaited any more
+    must never be taken for that to the next request. One request at a time; calls from several
+    threads wait for each other.
     """
 
     def __init__(self, config: RemoteConfig, token: str, expected: Contract | None = None) -> None:
@@ -56,7 +64,8 @@ class RemotePolicy:
             expected: the contract that the server's must equal; None takes what it serves.
 
         Raises:
-            HandoffError: no server there, a token that is unusable or refused, or another protocol or contract.
+            HandoffError: no server there, a token that is unusable or refused, or another protocol
+                or contract.
         """
         check_token(token)
         self.config = config
@@ -84,8 +93,8 @@ class RemotePolicy:
             `(B, horizon, A)`, contract units, as the served policy computes them for one row.
 
         Raises:
-            HandoffError: inputs of the wrong shape, an error of the server, a lost connection or a late answer.
-            SafetyError: a non-finite answer.
+            HandoffError: inputs of the wrong shape, an error of the server, a lost connection or a
+            late answer. SafetyError: a non-finite answer.
         """
         contract = self.contract
         shape = (len(noise), contract.n_obs_steps, contract.observation_size)
@@ -94,8 +103,15 @@ class RemotePolicy:
                 f"policy: observation has shape {observation.shape}, expected {shape}, a row per noise row."
             )
         rows = zip(observation, noise, strict=True)
-        chunks = [self._ask({**split_fields(contract, o), NOISE: check_noise(contract, n)}) for o, n in rows]
-        return np.stack(chunks) if chunks else np.zeros((0, contract.horizon, action_size(contract)), np.float32)
+        chunks = [
+            self._ask({**split_fields(contract, o), NOISE: check_noise(contract, n)})
+            for o, n in rows
+        ]
+        return (
+            np.stack(chunks)
+            if chunks
+            else np.zeros((0, contract.horizon, action_size(contract)), np.float32)
+        )
 
     def close(self) -> None:
         """Ends the connection, from any thread; a call that waits for an answer fails at once."""
@@ -115,13 +131,19 @@ class RemotePolicy:
         frame = self._receive(self.config.connect_seconds)
         told = unpack(frame) if isinstance(frame, bytes) else None
         protocol = told.get("protocol") if isinstance(told, dict) else None
-        if not isinstance(told, dict) or protocol != PROTOCOL or not isinstance(told.get("contract"), dict):
+        if (
+            not isinstance(told, dict)
+            or protocol != PROTOCOL
+            or not isinstance(told.get("contract"), dict)
+        ):
             raise HandoffError(
                 f"{self._name}: speaks protocol {protocol!r}, expected {PROTOCOL!r}. Is it another server?"
             )
         contract = validate(Contract, told["contract"], "contract")
         if told.get("digest") != contract_digest(contract):
-            raise HandoffError(f"{self._name}: its contract is not that of its digest. Is it of another version?")
+            raise HandoffError(
+                f"{self._name}: its contract is not that of its digest. Is it of another version?"
+            )
         return contract
 
     def _ask(self, request: dict[str, Any]) -> np.ndarray:
@@ -139,7 +161,9 @@ class RemotePolicy:
         if not isinstance(chunk, np.ndarray) or chunk.shape != shape or chunk.dtype.kind != "f":
             raise HandoffError(f"{self._name}: its answer holds no 'prediction' of shape {shape}.")
         if not np.isfinite(chunk).all():
-            raise SafetyError(f"{self._name}: a predicted action is not finite, expected finite {shape}.")
+            raise SafetyError(
+                f"{self._name}: a predicted action is not finite, expected finite {shape}."
+            )
         return chunk
 
     def _receive(self, seconds: float) -> str | bytes:
@@ -155,7 +179,9 @@ class RemotePolicy:
 
     def _lost(self, error: ConnectionClosed) -> HandoffError:
         reason = error.rcvd.reason or error.rcvd.code if error.rcvd else "no farewell"
-        return HandoffError(f"{self._name}: the connection is closed ({reason}). Was the server stopped?")
+        return HandoffError(
+            f"{self._name}: the connection is closed ({reason}). Was the server stopped?"
+        )
 
 
 def _connect(config: RemoteConfig, token: str) -> ClientConnection:
@@ -174,7 +200,11 @@ def _connect(config: RemoteConfig, token: str) -> ClientConnection:
         raise HandoffError(f"{name}: not an address such as ws://192.168.1.2:8000.") from None
     except InvalidStatus as error:
         status = error.response.status_code
-        cause = "Is the token right?" if status == 401 else "Is it stopping, or another kind of server?"
+        cause = (
+            "Is the token right?" if status == 401 else "Is it stopping, or another kind of server?"
+        )
         raise HandoffError(f"{name}: refused the connection with HTTP {status}. {cause}") from None
     except (OSError, InvalidHandshake, InvalidMessage, EOFError) as error:
-        raise HandoffError(f"{name}: cannot be reached ({error}). Does it run, and at this address?") from None
+        raise HandoffError(
+            f"{name}: cannot be reached ({error}). Does it run, and at this address?"
+        ) from None

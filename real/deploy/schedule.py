@@ -63,7 +63,8 @@ class Watchdog:
 
 
 class ChunkSchedule:
-    """Synchronous execution: a new chunk is due every `n_action_steps`, its predecessor's tail bridges a late one."""
+    """Synchronous execution: a new chunk is due every `n_action_steps`, its predecessor's tail
+    bridges a late one."""
 
     def __init__(self, contract: Contract) -> None:
         """Starts empty; `contract` states horizon, history and steps to execute."""
@@ -86,7 +87,8 @@ class ChunkSchedule:
         self._requested_step = step
 
     def receive(self, chunk: np.ndarray, step: int) -> None:
-        """Takes the chunk `(horizon, A)` that was predicted from the observation of policy step `step`."""
+        """Takes the chunk `(horizon, A)` that was predicted from the observation of policy step
+        `step`."""
         self._chunk, self._chunk_step = chunk, step
 
     def action(self, step: int) -> np.ndarray | None:
@@ -98,7 +100,8 @@ class ChunkSchedule:
 
 
 class ObservationHistory:
-    """The newest `n_obs_steps` observations, the first one repeated at an episode's start as in training."""
+    """The newest `n_obs_steps` observations, the first one repeated at an episode's start as in
+    training."""
 
     def __init__(self, n_obs_steps: int) -> None:
         self._rows: deque[np.ndarray] = deque(maxlen=n_obs_steps)

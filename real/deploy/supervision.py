@@ -1,9 +1,10 @@
-"""A person beside a policy on an arm: holds it still, leads it by hand, judges the episode, ends the session.
+"""A person beside a policy on an arm: holds it still, leads it by hand, judges the episode, ends
+the session.
 
-The loop looks at the person at every stream tick: to hold brakes the arm with the next tick, and to take it or give it
-back cuts the policy's step short and begins another, so that nobody waits for a slow policy's next look. A device's
-deflection is a speed: what is executed is a target on the board that moves on from where the arm's reference is when
-they take it.
+The loop looks at the person at every stream tick: to hold brakes the arm with the next tick, and to
+take it or give it back cuts the policy's step short and begins another, so that nobody waits for a
+slow policy's next look. A device's deflection is a speed: what is executed is a target on the board
+that moves on from where the arm's reference is when they take it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from robots.config import config
 from robots.interfaces import Intervention, Label, Observation, Operator
 from robots.spec import ActionSpec
 
-STEPS = ActionSpec(low=(-1.0, -1.0), high=(1.0, 1.0), names=("x", "y"), unit="1", interface="board_steps")
-"""What an `Operator` beside a plane is asked for: shares of `OversightConfig.speed` along x and y of the base."""
+STEPS = ActionSpec(
+    low=(-1.0, -1.0), high=(1.0, 1.0), names=("x", "y"), unit="1", interface="board_steps"
+)
+"""What an `Operator` beside a plane is asked for: shares of `OversightConfig.speed` along x and y
+of the base."""
 
 
 @config
@@ -31,13 +35,15 @@ class OversightConfig:
     speed: float = 0.15
     """Of the pusher at full deflection [m/s]; half of what the governor allows."""
     hold_seconds: float = 60.0
-    """Robot time in which one episode may be held under control [s]. After it the episode ends as it is and the arm
-    goes back to its own hold: memory for its states is reserved before it moves."""
+    """Robot time in which one episode may be held under control [s]. After it the episode ends as
+    it is and the arm goes back to its own hold: memory for its states is reserved before it
+    moves."""
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
 
 
 class Tell(Protocol):
-    """Who wants to know what became of a step; `real.console.console_operator.ConsoleOperator.told` is one."""
+    """Who wants to know what became of a step; `real.console.console_operator.ConsoleOperator.told`
+    is one."""
 
     def __call__(
         self,
@@ -66,7 +72,12 @@ class Oversight:
     """
 
     def __init__(
-        self, operator: Operator, config: OversightConfig, plane: Plane, rate_hz: float, tell: Tell | None = None
+        self,
+        operator: Operator,
+        config: OversightConfig,
+        plane: Plane,
+        rate_hz: float,
+        tell: Tell | None = None,
     ) -> None:
         self.operator, self.config, self.tell = operator, config, tell
         self._board_from_base = plane.velocity_axes()[:2].T
@@ -108,7 +119,8 @@ class Oversight:
 
     @property
     def interrupts(self) -> bool:
-        """The running policy step must not go on: stillness, or somebody else has the arm from now on."""
+        """The running policy step must not go on: stillness, or somebody else has the arm from now
+        on."""
         return self.still or (self.wants is not None and self.wants != self.leading)
 
     def step(
@@ -129,7 +141,9 @@ class Oversight:
         Returns:
             Of one world, (1, D) targets [m], board.
         """
-        said = self.operator.intervene(proposed[None], {name: np.asarray(it)[None] for name, it in observation.items()})
+        said = self.operator.intervene(
+            proposed[None], {name: np.asarray(it)[None] for name, it in observation.items()}
+        )
         self.leading = bool(said.intervening[0])
         if not self.leading:
             self._target = None

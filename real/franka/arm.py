@@ -1,4 +1,5 @@
-"""A Franka arm through franky 2.0.0: Python streams targets, the impedance law runs in franky's 1 kHz C++ loop."""
+"""A Franka arm through franky 2.0.0: Python streams targets, the impedance law runs in franky's 1
+kHz C++ loop."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ Vector3 = tuple[float, float, float]
 _NO_REALTIME = "arm: no realtime priority ({}). A real arm needs a PREEMPT_RT kernel; a twin, `realtime: ignore`."
 
 STOP_DYNAMICS = 0.5
-"""Share of the limits with which a move is stopped half-way. At all of them franky's first sample was refused by the
-twin's check of the accelerations, which is the robot's."""
+"""Share of the limits with which a move is stopped half-way. At all of them franky's first sample
+was refused by the twin's check of the accelerations, which is the robot's."""
 
 
 @config
@@ -45,9 +46,11 @@ class FrankaConfig:
     collision_torque: Vector7 = (40.0, 40.0, 36.0, 36.0, 12.0, 12.0, 12.0)
     """External joint torque that makes the robot stop [Nm]; half of it counts as contact."""
     collision_force: Vector6 = (50.0, 50.0, 50.0, 15.0, 15.0, 15.0)
-    """External force x, y, z [N] and moment [Nm] that make the robot stop; half of them count as contact."""
+    """External force x, y, z [N] and moment [Nm] that make the robot stop; half of them count as
+    contact."""
     tool_length: float = 0.120
-    """Flange to the tool's tip [m], by default the pusher's; the end effector frame is the flange moved along its z."""
+    """Flange to the tool's tip [m], by default the pusher's; the end effector frame is the flange
+    moved along its z."""
     load_mass: float = 0.0
     """Payload beyond the end effector configured in Desk [kg]."""
     load_com: Vector3 = (0.0, 0.0, 0.0)
@@ -55,31 +58,40 @@ class FrankaConfig:
     move_dynamics: float = 0.1
     """Share of the arm's velocity, acceleration and jerk limits used by `move_to_joints`."""
     rest_torque: float = 4.0
-    """External torque per joint at rest above which the payload counts as wrongly configured [Nm]."""
+    """External torque per joint at rest above which the payload counts as wrongly configured
+    [Nm]."""
     record_seconds: float = 60.0
     """Robot states reserved per motion [s] (0.5 kB each millisecond)."""
 
 
 class FrankaArm:
-    """Implements `real.arm.Arm`. A context manager: leaving it, in whatever way, brings the arm to rest first.
+    """Implements `real.arm.Arm`. A context manager: leaving it, in whatever way, brings the arm to
+    rest first.
 
-    Nothing recovers by itself: a fault is latched, and every later command raises it again until `recover` is called.
+    Nothing recovers by itself: a fault is latched, and every later command raises it again until
+    `recover` is called.
     """
 
     def __init__(
-        self, config: FrankaConfig, clock: Clock | None = None, await_motion: Callable[[], None] = lambda: None
+        self,
+        config: FrankaConfig,
+        clock: Clock | None = None,
+        await_motion: Callable[[], None] = lambda: None,
     ) -> None:
         """Does not connect yet.
 
         Args:
             config: of the arm.
-            clock: robot time; None waits for the robot's own (hardware). A lockstep twin brings its own.
-            await_motion: called after every start of a motion; a lockstep twin waits there for the first command, so
-                that granted time never passes before the motion.
+            clock: robot time; None waits for the robot's own (hardware). A lockstep twin brings its
+                own.
+            await_motion: called after every start of a motion; a lockstep twin waits there for the
+                first command, so that granted time never passes before the motion.
         """
         self.config = config
         self._await_motion = await_motion
-        self.clock: Clock = WallClock(lambda: self._robot.state.time.to_sec()) if clock is None else clock
+        self.clock: Clock = (
+            WallClock(lambda: self._robot.state.time.to_sec()) if clock is None else clock
+        )
         self.flange_T_ee = np.eye(4)
         self.flange_T_ee[2, 3] = config.tool_length
         self.recorder: FlightRecorder | None = None
@@ -97,7 +109,10 @@ class FrankaArm:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             self.stop()
@@ -110,7 +125,8 @@ class FrankaArm:
             self._robot = None
 
     def state(self) -> ArmState:
-        """The newest state. Latches and raises an `ArmFaultError` when the robot has stopped by itself."""
+        """The newest state. Latches and raises an `ArmFaultError` when the robot has stopped by
+        itself."""
         self._raise_latched()
         state = arm_state(self._robot.state)
         if self._motion is not None and (state.errors or not self._robot.is_in_control):
@@ -127,7 +143,8 @@ class FrankaArm:
         """
         before = arm_state(self._robot.state)
         self.clock.advance(0.01)
-        # Read twice: after an idle gap the first datagram in the socket's buffer may be seconds old.
+        # Read twice: after an idle gap the first datagram in the socket's buffer may be seconds
+        # old.
         state = arm_state(self._robot.state)
         state = arm_state(self._robot.state)
         if state.mode != "Idle" or state.errors:
@@ -136,7 +153,9 @@ class FrankaArm:
                 "Is the user stop released, FCI active, the last fault recovered?"
             )
         if not state.time > before.time:
-            raise SafetyError(f"arm: its time stands at {state.time:.3f} s. Are states still being sent?")
+            raise SafetyError(
+                f"arm: its time stands at {state.time:.3f} s. Are states still being sent?"
+            )
         margin = np.minimum(state.q - Q_MIN, Q_MAX - state.q)
         if margin.min() < 0.05:
             i = int(np.argmin(margin))
@@ -152,11 +171,13 @@ class FrankaArm:
         return state
 
     def move_to_joints(self, q: np.ndarray, halted: Callable[[], bool] = lambda: False) -> bool:
-        """Moves to joint positions `q` (7,) [rad] at reduced dynamics, and waits in robot time until it is there.
+        """Moves to joint positions `q` (7,) [rad] at reduced dynamics, and waits in robot time
+        until it is there.
 
         Args:
             q: target.
-            halted: asked every 10 ms; once true the arm comes to rest where it is, at full deceleration.
+            halted: asked every 10 ms; once true the arm comes to rest where it is, at full
+                deceleration.
 
         Returns:
             Whether it is there.
@@ -182,7 +203,8 @@ class FrankaArm:
         return False
 
     def start(self) -> None:
-        """Takes control under impedance, holding the present pose, and starts a fresh `recorder`."""
+        """Takes control under impedance, holding the present pose, and starts a fresh
+        `recorder`."""
         self._require_idle("start")
         state = arm_state(self._robot.state)
         self._q_target = state.q.copy()
@@ -202,15 +224,21 @@ class FrankaArm:
 
         self._raise_latched()
         if self._motion is None:
-            raise SafetyError("arm: a target came while the arm is not under control. Was `start` called?")
+            raise SafetyError(
+                "arm: a target came while the arm is not under control. Was `start` called?"
+            )
         if not all(np.isfinite(part).all() for part in target):
             raise SafetyError(
                 f"arm: target {target.base_T_ee[:3, 3].tolist()} m, twist {target.twist.tolist()} is not finite."
             )
         if self.config.impedance.controller == "cartesian":
             twist = franky.Twist(target.twist[:3], target.twist[3:])
-            acceleration = franky.TwistAcceleration(target.acceleration[:3], target.acceleration[3:])
-            self._motion.set_reference(franky.CartesianReference(franky.Affine(target.base_T_ee), twist, acceleration))
+            acceleration = franky.TwistAcceleration(
+                target.acceleration[:3], target.acceleration[3:]
+            )
+            self._motion.set_reference(
+                franky.CartesianReference(franky.Affine(target.base_T_ee), twist, acceleration)
+            )
             return
         flange = target.base_T_ee @ np.linalg.inv(self.flange_T_ee)
         self._q_target = inverse_kinematics(flange, self._q_target)
@@ -218,7 +246,8 @@ class FrankaArm:
         self._motion.set_reference(franky.JointReference(q=self._q_target, dq=dq))
 
     def stop(self) -> None:
-        """Ramps the torque into pure damping, waits until the arm rests; latches what went wrong."""
+        """Ramps the torque into pure damping, waits until the arm rests; latches what went
+        wrong."""
         import franky
 
         if self._robot is None or self._motion is None:
@@ -241,14 +270,20 @@ class FrankaArm:
         try:
             recovered = self._robot.recover_from_errors()
         except franky.CommandException as error:
-            raise SafetyError(f"arm: recovery refused ({error}). Is the user stop still pressed?") from None
+            raise SafetyError(
+                f"arm: recovery refused ({error}). Is the user stop still pressed?"
+            ) from None
         if not recovered:
             raise SafetyError("arm: recovery failed. Does the cause of the fault persist?")
         self._fault, self._motion = None, None
 
     def _configure(self) -> None:
-        torque, force = np.array(self.config.collision_torque), np.array(self.config.collision_force)
-        # The tip is given from the flange; what Desk calls the nominal end effector may already be part of the way.
+        torque, force = (
+            np.array(self.config.collision_torque),
+            np.array(self.config.collision_force),
+        )
+        # The tip is given from the flange; what Desk calls the nominal end effector may already be
+        # part of the way.
         NE_T_EE = np.linalg.inv(self._robot.state.F_T_NE.matrix) @ self.flange_T_ee
 
         def send() -> None:
@@ -261,12 +296,14 @@ class FrankaArm:
         self._guarded(send)
 
     def _move(self, motion: Any) -> None:
-        """Hands `motion` to franky. The thread in which it runs its 1 kHz loop inherits the priority held here."""
+        """Hands `motion` to franky. The thread in which it runs its 1 kHz loop inherits the
+        priority held here."""
         with scheduled(self._control_scheduling):
             self._guarded(lambda: self._robot.move(motion, asynchronous=True))
 
     def _begin(self, motion: Any) -> None:
-        """Starts a motion and waits, in host time, until the robot obeys it; robot time may stand still meanwhile."""
+        """Starts a motion and waits, in host time, until the robot obeys it; robot time may stand
+        still meanwhile."""
         import franky
 
         self._move(motion)
@@ -281,14 +318,17 @@ class FrankaArm:
         self._latch(arm_state(self._robot.state))
 
     def _wait_until_done(self, seconds: float, halted: Callable[[], bool] = lambda: False) -> bool:
-        """Lets robot time pass until the running motion has ended; False when `halted` came first."""
+        """Lets robot time pass until the running motion has ended; False when `halted` came
+        first."""
         for _ in range(round(seconds / 0.01)):
             if self._has_ended():
                 return True
             if halted():
                 return False
             self.clock.advance(0.01)
-        raise SafetyError(f"arm: the motion did not end within {seconds} s of robot time. Is the arm blocked?")
+        raise SafetyError(
+            f"arm: the motion did not end within {seconds} s of robot time. Is the arm blocked?"
+        )
 
     def _has_ended(self) -> bool:
         """Whether no motion runs; raises the fault that ended one."""
@@ -318,7 +358,8 @@ class FrankaArm:
 
     def _latch(self, state: ArmState, flags: tuple[str, ...] = ()) -> None:
         self._fault = ArmFaultError(flags or state.errors, state.mode, state.time)
-        # Joining takes what the control thread left behind, so that the next motion does not meet it.
+        # Joining takes what the control thread left behind, so that the next motion does not meet
+        # it.
         with suppress(Exception):
             self._robot.join_motion(timeout=0.5)
         raise self._fault
@@ -326,7 +367,9 @@ class FrankaArm:
     def _require_idle(self, what: str) -> None:
         self._raise_latched()
         if self._motion is not None:
-            raise SafetyError(f"arm: {what} was called while an impedance motion runs. Call `stop` first.")
+            raise SafetyError(
+                f"arm: {what} was called while an impedance motion runs. Call `stop` first."
+            )
 
     def _raise_latched(self) -> None:
         if self._robot is None:
@@ -366,7 +409,11 @@ def _connect(config: FrankaConfig) -> Any:
         raise HandoffError(
             f"franky: cannot be imported ({error}). Install franky-control==2.0.0 (Linux x86_64)."
         ) from None
-    realtime = franky.RealtimeConfig.Enforce if config.realtime == "enforce" else franky.RealtimeConfig.Ignore
+    realtime = (
+        franky.RealtimeConfig.Enforce
+        if config.realtime == "enforce"
+        else franky.RealtimeConfig.Ignore
+    )
     try:
         return franky.Robot(config.host, relative_dynamics_factor=1.0, realtime_config=realtime)
     except franky.NetworkException as error:
@@ -382,4 +429,6 @@ def _connect(config: FrankaConfig) -> Any:
     except franky.RealtimeException as error:
         raise HandoffError(_NO_REALTIME.format(error)) from None
     except (franky.ProtocolException, franky.ModelException) as error:
-        raise HandoffError(f"arm at {config.host}: answered what is not FCI protocol 10 ({error}).") from None
+        raise HandoffError(
+            f"arm at {config.host}: answered what is not FCI protocol 10 ({error})."
+        ) from None

@@ -1,7 +1,9 @@
-"""A Franka Hand through franky 2.0.0: a stream of openings becomes the few commands that such a hand understands.
+"""A Franka Hand through franky 2.0.0: a stream of openings becomes the few commands that such a
+hand understands.
 
-A simulated hand follows an opening at every step. A real one is told to move or to grasp, takes its time, and must be
-stopped before it is told otherwise. So commands are sent only where what is asked for has changed, by a thread of their
+A simulated hand follows an opening at every step. A real one is told to move or to grasp, takes its
+time, and must be stopped before it is told otherwise. So commands are sent only where what is asked
+for has changed, by a thread of their
 own: nothing here waits for the hand in the step of a policy.
 """
 
@@ -35,13 +37,15 @@ class HandConfig:
     speed: float = gripper.SPEED_MAX
     """Of the opening [m/s]."""
     force: float = 15.0
-    """Of each finger, where it grasps [N]; that of the simulated worlds, whose fingers meet light parts."""
+    """Of each finger, where it grasps [N]; that of the simulated worlds, whose fingers meet light
+    parts."""
     slack: float = 0.005
     """An opening that differs by less from the one told last is not told [m]."""
     closed: float = 0.010
     """Openings below it are a grasp: the fingers go on until they hold something or meet [m]."""
     max_age: float = 1.0
-    """Age of the newest state from which on it says nothing any more [s]; a hand sends some ten in that time."""
+    """Age of the newest state from which on it says nothing any more [s]; a hand sends some ten in
+    that time."""
 
 
 class Hand(Protocol):
@@ -77,25 +81,28 @@ class HandTarget:
         }
 
     def take(self, entry: float) -> None:
-        """Obeys the entry of an action, -1 closed to 1 open (`robots.control.actions.GRIPPER_SPEC`)."""
+        """Obeys the entry of an action, -1 closed to 1 open
+        (`robots.control.actions.GRIPPER_SPEC`)."""
         told, width = np.array(self._told), np.array(self._width)
         self._told = float(gripper_target(told, width, np.array(entry), self._period))
         self._hand.tell(0.5 * gripper.WIDTH_MAX * (1.0 + float(np.clip(entry, -1.0, 1.0))))
 
 
 class FrankaHand:
-    """Implements `Hand`; a context manager. On leaving, an action under way is stopped; a hand that has grasped keeps
-    what it holds."""
+    """Implements `Hand`; a context manager. On leaving, an action under way is stopped; a hand that
+    has grasped keeps what it holds."""
 
-    def __init__(self, host: str, config: HandConfig, await_actions: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, host: str, config: HandConfig, await_actions: Callable[[int], None] | None = None
+    ) -> None:
         """Does not connect yet.
 
         Args:
             host: name or address of the robot's control.
             config: of the hand.
-            await_actions: of a lockstep twin, whose world stands until it is granted time: waits until the hand has
-                received so many actions in this connection. States are then read when they are asked for. None reads
-                them in a thread of their own, as they come.
+            await_actions: of a lockstep twin, whose world stands until it is granted time: waits
+                until the hand has received so many actions in this connection. States are then read
+                when they are asked for. None reads them in a thread of their own, as they come.
         """
         self._host, self._config, self._await_actions = host, config, await_actions
         self._gripper: Any = None
@@ -114,13 +121,18 @@ class FrankaHand:
         # It stands where it stands: to be told that again is to be told nothing.
         self._sent = self._newest[0]
         work = [self._command] if self._await_actions is not None else [self._command, self._listen]
-        self._threads = [threading.Thread(target=one, name=f"hand {one.__name__}", daemon=True) for one in work]
+        self._threads = [
+            threading.Thread(target=one, name=f"hand {one.__name__}", daemon=True) for one in work
+        ]
         for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         with self._changed:
             self._closing = True
@@ -147,7 +159,8 @@ class FrankaHand:
         """See `Hand`.
 
         Raises:
-            SafetyError: not a number from 0 to the hand's largest opening, or an earlier command was refused.
+            SafetyError: not a number from 0 to the hand's largest opening, or an earlier command
+                was refused.
         """
         self._raise_trouble()
         if not 0.0 <= opening <= gripper.WIDTH_MAX:
@@ -170,7 +183,9 @@ class FrankaHand:
         last = self._sent if self._wanted is None else self._wanted
         assert last is not None
         closes = opening < self._config.closed
-        return closes != (last < self._config.closed) or (not closes and abs(opening - last) > self._config.slack)
+        return closes != (last < self._config.closed) or (
+            not closes and abs(opening - last) > self._config.slack
+        )
 
     def _command(self) -> None:
         """The thread that tells the hand."""
@@ -180,7 +195,9 @@ class FrankaHand:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closing or self._wanted is not None, LOOK_SECONDS)
+                    self._changed.wait_for(
+                        lambda: self._closing or self._wanted is not None, LOOK_SECONDS
+                    )
                     wanted = self._wanted
                 if self._closing:
                     # franky would wait for what is under way, however long it takes.
@@ -204,7 +221,8 @@ class FrankaHand:
                 self._changed.notify_all()
 
     def _end(self, running: Any) -> None:
-        """Makes room for another action; raises what went wrong with one that has ended by itself."""
+        """Makes room for another action; raises what went wrong with one that has ended by
+        itself."""
         import franky
 
         if running is None:
@@ -239,7 +257,9 @@ class FrankaHand:
 
     def _raise_trouble(self) -> None:
         if self._trouble is not None:
-            raise SafetyError(f"hand at {self._host}: refused a command ({self._trouble}). Has it been homed?")
+            raise SafetyError(
+                f"hand at {self._host}: refused a command ({self._trouble}). Has it been homed?"
+            )
         if self._gripper is None:
             raise HandoffError("hand: not connected; use it as a context manager.")
 

@@ -1,4 +1,5 @@
-"""The impedance laws of franky that follow streamed targets; their torques are computed in C++ at 1 kHz."""
+"""The impedance laws of franky that follow streamed targets; their torques are computed in C++ at 1
+kHz."""
 
 from __future__ import annotations
 
@@ -19,8 +20,10 @@ GAINS = ImpedanceGains()
 class ImpedanceConfig:
     """Which law, how stiff, and how hard it may push.
 
-    One replayed push-T demonstration on the twin with these gains: Cartesian 0.49 mm RMS behind its reference, joint
-    1.06 mm (0.68 mm with 1000 Nm/rad in joints 1 to 4). The two are not matched in stiffness, and no arm was measured.
+    One replayed push-T demonstration on the twin with these gains: Cartesian 0.49 mm RMS behind its
+    reference, joint
+    1.06 mm (0.68 mm with 1000 Nm/rad in joints 1 to 4). The two are not matched in stiffness, and
+    no arm was measured.
     """
 
     controller: Literal["cartesian", "joint"] = "cartesian"
@@ -30,7 +33,8 @@ class ImpedanceConfig:
     damping: Vector6 = GAINS.damping
     """Cartesian damping x, y, z [Ns/m], rotation [Nms/rad]."""
     error_clip: float = 0.02
-    """Position error that the stiffness sees at most [m]: with 2000 N/m it pushes with 40 N at most."""
+    """Position error that the stiffness sees at most [m]: with 2000 N/m it pushes with 40 N at
+    most."""
     rotation_clip: float = 0.15
     """Rotation error that the stiffness sees at most [rad]."""
     posture_stiffness: float = GAINS.posture_stiffness
@@ -59,7 +63,11 @@ def _cartesian(config: ImpedanceConfig, state: ArmState) -> Any:
         lower_joint_limits=Q_MIN,
         upper_joint_limits=Q_MAX,
     )
-    motion.set_gains(franky.CartesianImpedanceGains.diagonal(np.array(config.stiffness), np.array(config.damping)))
+    motion.set_gains(
+        franky.CartesianImpedanceGains.diagonal(
+            np.array(config.stiffness), np.array(config.damping)
+        )
+    )
     motion.set_reference(franky.CartesianReference(franky.Affine(state.base_T_ee)))
     return motion
 

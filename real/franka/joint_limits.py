@@ -1,4 +1,5 @@
-"""Joint positions and velocities of a Cartesian motion: a bound that slows it down, and a limit that refuses it."""
+"""Joint positions and velocities of a Cartesian motion: a bound that slows it down, and a limit
+that refuses it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class JointGuardConfig:
     position_margin: float = 0.05
     """Distance kept from the joint position limits [rad]."""
     velocity_share: float = 0.7
-    """Share of the position-dependent joint velocity limits beyond which the reference is slowed down.
+    """Share of the position-dependent joint velocity limits beyond which the reference is slowed
+    down.
 
     At the corners of the push-T board joint 4 reaches its limit at a pusher speed of 0.19 m/s.
     """
@@ -50,13 +52,16 @@ def joint_velocity(q: np.ndarray, twist: np.ndarray, flange_T_ee: np.ndarray) ->
     return J.T @ np.linalg.solve(J @ J.T + 1e-6 * np.eye(6), twist)
 
 
-def velocity_bounds(config: JointGuardConfig, q: np.ndarray, dq_per_speed: np.ndarray) -> np.ndarray:
+def velocity_bounds(
+    config: JointGuardConfig, q: np.ndarray, dq_per_speed: np.ndarray
+) -> np.ndarray:
     """What the joints allow the pusher.
 
     Args:
         config: the share of the limits to use.
         q: (7,) [rad].
-        dq_per_speed: (7, D) joint velocity [rad/s] per unit of velocity along each axis of the task [m/s].
+        dq_per_speed: (7, D) joint velocity [rad/s] per unit of velocity along each axis of the task
+            [m/s].
 
     Returns:
         (7, D) rows r [s/m], each demanding |r . v| <= 1 of the task's velocity v (D,).
@@ -67,7 +72,8 @@ def velocity_bounds(config: JointGuardConfig, q: np.ndarray, dq_per_speed: np.nd
 
 
 def check_joints(config: JointGuardConfig, q: np.ndarray, dq: np.ndarray) -> None:
-    """Checks joint positions `q` (7,) [rad] and wanted velocities `dq` (7,) [rad/s] against the FR3's limits.
+    """Checks joint positions `q` (7,) [rad] and wanted velocities `dq` (7,) [rad/s] against the
+    FR3's limits.
 
     Raises:
         SafetyError: names the joint, its value, the limit and the likely cause.

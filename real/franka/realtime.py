@@ -1,8 +1,10 @@
 """Real-time priority for one thread only: the one that runs an arm's 1 kHz loop.
 
-libfranka gives the highest real-time priority to whichever thread makes its `Robot`, also where real time is not
-enforced, and every thread that one starts inherits it. The loop needs it; Python, a policy's threads and a page's do
-not: of the same priority they would hold up the loop, and threads that spin would hold up the computer.
+libfranka gives the highest real-time priority to whichever thread makes its `Robot`, also where
+real time is not enforced, and every thread that one starts inherits it. The loop needs it; Python,
+a policy's threads and a page's do
+not: of the same priority they would hold up the loop, and threads that spin would hold up the
+computer.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Scheduling:
 
 @contextmanager
 def scheduled(scheduling: Scheduling | None = None) -> Iterator[None]:
-    """Inside, the calling thread is scheduled as given (None: as it is); after, as before, whatever happened inside."""
+    """Inside, the calling thread is scheduled as given (None: as it is); after, as before, whatever
+    happened inside."""
     before = Scheduling.current()
     try:
         if scheduling is not None and scheduling != before:

@@ -1,4 +1,5 @@
-"""The flight recorder: every 1 kHz robot state of a motion, in arrays that were allocated before it began."""
+"""The flight recorder: every 1 kHz robot state of a motion, in arrays that were allocated before it
+began."""
 
 from __future__ import annotations
 
@@ -31,12 +32,16 @@ class FlightRecorder:
     def __init__(self, seconds: float) -> None:
         """Reserves memory for `seconds` of robot states."""
         self._rows = round(seconds * 1000)
-        self._arrays = {name: np.zeros((self._rows, *shape)) for name, shape in ROBOT_FIELDS.items()}
+        self._arrays = {
+            name: np.zeros((self._rows, *shape)) for name, shape in ROBOT_FIELDS.items()
+        }
         self._count = 0
         self.dropped = 0
         """States that came after the memory was full."""
 
-    def __call__(self, state: Any, time_step: Any, relative_time: Any, absolute_time: Any, command: Any) -> None:
+    def __call__(
+        self, state: Any, time_step: Any, relative_time: Any, absolute_time: Any, command: Any
+    ) -> None:
         """Takes one `franky.RobotState`."""
         i = self._count
         if i == self._rows:
@@ -55,7 +60,8 @@ class FlightRecorder:
         self._count = i + 1
 
     def between(self, begin: float, end: float, patience: float = 2.0) -> dict[str, np.ndarray]:
-        """Copies of the states with `begin < time <= end` [robot s], once the queue thread has delivered them.
+        """Copies of the states with `begin < time <= end` [robot s], once the queue thread has
+        delivered them.
 
         Raises:
             HandoffError: see `wait`.

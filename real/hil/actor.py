@@ -1,9 +1,11 @@
-"""The robot's side of human-in-the-loop training: proposes, lets a person overrule, executes, and writes down.
+"""The robot's side of human-in-the-loop training: proposes, lets a person overrule, executes, and
+writes down.
 
-One loop for simulated worlds and for an arm: it is handed a `VecEnv`. It waits for no learner: it acts by the newest
-parameters that have arrived, and what it wrote into its journal is sent by another thread.
-A step that is in the journal is committed. An episode that a crash or `stop` cuts off ends with its last committed
-step, behind which nothing follows: its value goes on there, as behind a time limit.
+One loop for simulated worlds and for an arm: it is handed a `VecEnv`. It waits for no learner: it
+acts by the newest parameters that have arrived, and what it wrote into its journal is sent by
+another thread. A step that is in the journal is committed. An episode that a crash or `stop` cuts
+off ends with its last committed step, behind which nothing follows: its value goes on there, as
+behind a time limit.
 """
 
 from __future__ import annotations
@@ -35,14 +37,15 @@ class ActorConfig:
     seed: int = 0
     """Of the worlds' starts and of exploration; every start of the actor draws anew."""
     random_steps: int = 0
-    """Control steps of the journal's first start whose proposals are uniform; SERL 300, HIL-SERL 0 [C]."""
+    """Control steps of the journal's first start whose proposals are uniform; SERL 300, HIL-SERL 0
+    [C]."""
     deterministic: bool = False
     """Whether the policy's mode is proposed, not a draw."""
     pictures: tuple[str, ...] = ()
     """Fields of the observation that are sent as pictures (uint8)."""
     commit_every: int = 1
-    """Control steps per entry of the journal. Above 1 a crash loses up to that many less one, which is for simulation
-    far beyond real time; the end of an episode is always committed at once."""
+    """Control steps per entry of the journal. Above 1 a crash loses up to that many less one, which
+    is for simulation far beyond real time; the end of an episode is always committed at once."""
 
 
 class Acted(NamedTuple):
@@ -66,7 +69,8 @@ class Acted(NamedTuple):
 
 
 class Actor:
-    """Acts until told to stop. One thread calls `run`; `pause`, `resume` and `stop` may come from any.
+    """Acts until told to stop. One thread calls `run`; `pause`, `resume` and `stop` may come from
+    any.
 
     Args:
         env: simulated worlds that reset themselves, or an arm.
@@ -77,12 +81,15 @@ class Actor:
         rewards: what is achieved; None takes the world's own reward and end.
         actions: between learner and world; None takes both as the same.
         clock: paces the loop, one control period per step; None leaves the pace to the world.
-        vector: observations (N, ...) to the learner's vectors (N, O); None puts all fields but pictures side by side.
-        starts: tells (N,) the seeds from which the worlds' running episodes began, such as `sim.vec_env.Worlds`'
-            `episode_seeds`; they key the operator's chance and a repeated start. None: a repeated start is a new one.
-        hold: called about 20 times per second while the actor holds still: it has no parameters yet, or is paused. An
-            arm keeps its position; a simulated world needs nothing.
-        watch: told of every step, in the acting thread; with `commit_every` 1 the step has been committed.
+        vector: observations (N, ...) to the learner's vectors (N, O); None puts all fields but
+            pictures side by side.
+        starts: tells (N,) the seeds from which the worlds' running episodes began, such as
+            `sim.vec_env.Worlds`' `episode_seeds`; they key the operator's chance and a repeated
+            start. None: a repeated start is a new one.
+        hold: called about 20 times per second while the actor holds still: it has no parameters
+            yet, or is paused. An arm keeps its position; a simulated world needs nothing.
+        watch: told of every step, in the acting thread; with `commit_every` 1 the step has been
+            committed.
     """
 
     def __init__(
@@ -121,10 +128,12 @@ class Actor:
         self._pending: list[Steps] = []
 
     def run(self, steps: int | None = None) -> int:
-        """Starts the worlds and acts until `steps` control steps are made or `stop` is called; returns those made.
+        """Starts the worlds and acts until `steps` control steps are made or `stop` is called;
+        returns those made.
 
         Raises:
-            HandoffError: what worlds, operator or journal raise; what was executed before has been committed.
+            HandoffError: what worlds, operator or journal raise; what was executed before has been
+                committed.
         """
         made = 0
         self._begin_all()
@@ -151,7 +160,8 @@ class Actor:
         self._pausing.set()
 
     def resume(self) -> None:
-        """Ends `pause`; a pause that the learner or the operator asked for lasts until they end it."""
+        """Ends `pause`; a pause that the learner or the operator asked for lasts until they end
+        it."""
         self._pausing.clear()
 
     def stop(self) -> None:
@@ -166,7 +176,13 @@ class Actor:
         if requests.stop:
             self._stopping.set()
         without = policy is None and not self._explores()
-        return requests.paused or requests.stop or self._pausing.is_set() or self._source.paused or without
+        return (
+            requests.paused
+            or requests.stop
+            or self._pausing.is_set()
+            or self._source.paused
+            or without
+        )
 
     def _explores(self) -> bool:
         return self._journal.start == 1 and self._made < self.config.random_steps
@@ -182,7 +198,9 @@ class Actor:
                 "number. Nothing is executed on it; was a sensor lost?"
             )
         proposed, version = self._propose(policy, before, observation)
-        intervention = self._operator.intervene(actions.to_world(proposed, observation), observation)
+        intervention = self._operator.intervene(
+            actions.to_world(proposed, observation), observation
+        )
         persons = intervention.intervening
         theirs = actions.from_world(intervention.executed, observation)
         executed = np.where(persons[:, None], theirs, proposed).astype(np.float32)
@@ -217,7 +235,9 @@ class Actor:
             self._commit()
         self._made += 1
         self._number += moved
-        told = Acted(observation, intervention, step, verdict, label, steps, last, self._episode.copy())
+        told = Acted(
+            observation, intervention, step, verdict, label, steps, last, self._episode.copy()
+        )
         self._observation = step.observation
         self._watch(told)
         if last.any():
@@ -226,7 +246,8 @@ class Actor:
     def _propose(
         self, policy: ActorPolicy | None, vector: np.ndarray, observation: Observation
     ) -> tuple[np.ndarray, int]:
-        """(N, A) actions of the learner, and the version of the policy that they are from; -1 where they are chance."""
+        """(N, A) actions of the learner, and the version of the policy that they are from; -1 where
+        they are chance."""
         draw = np.random.default_rng([self.config.seed, self._journal.start, 1, self._made])
         actions = self._actions
         if policy is None or self._explores():
@@ -254,11 +275,14 @@ class Actor:
         self._begin(rows)
 
     def _go_on(self, last: np.ndarray, ended: np.ndarray, label: Label) -> None:
-        """New episodes in the worlds of which the last one ended; those that did not notice are reset."""
+        """New episodes in the worlds of which the last one ended; those that did not notice are
+        reset."""
         unaware = np.flatnonzero(last & ~ended)
         if label == Label.REDO and self._starts is not None:
             begun = self._starts()
-            self._observation = self._env.reset([int(begun[row]) for row in unaware], unaware.tolist())
+            self._observation = self._env.reset(
+                [int(begun[row]) for row in unaware], unaware.tolist()
+            )
         elif len(unaware):
             self._observation = self._env.reset([self._seed() for _ in unaware], unaware.tolist())
         self._begin(np.flatnonzero(last))
@@ -267,7 +291,9 @@ class Actor:
         """Numbers the episodes that now run in the worlds `rows`."""
         for row in rows:
             if self._begun >= EPISODES_PER_START:
-                raise HandoffError(f"actor: {self._begun} episodes, the limit of one start. Start it again.")
+                raise HandoffError(
+                    f"actor: {self._begun} episodes, the limit of one start. Start it again."
+                )
             self._episode[row] = self._journal.start * EPISODES_PER_START + self._begun
             self._begun += 1
         self._number[rows] = 0
@@ -283,10 +309,13 @@ class Actor:
 
 
 def _labelled(verdict: Verdict, label: Label) -> Verdict:
-    """The verdict after a person's word, which counts for all worlds: they see what a reward source may not."""
+    """The verdict after a person's word, which counts for all worlds: they see what a reward source
+    may not."""
     if label in (Label.SUCCESS, Label.FAILURE):
         success = np.full(len(verdict.success), label == Label.SUCCESS)
-        return Verdict(success.astype(np.float32), success, np.ones_like(success), verdict.probability)
+        return Verdict(
+            success.astype(np.float32), success, np.ones_like(success), verdict.probability
+        )
     if label in (Label.REDO, Label.DISCARD):
         none = np.zeros(len(verdict.success), bool)
         return Verdict(verdict.reward, none, none, verdict.probability)

@@ -11,7 +11,8 @@ from robots.wire.learner import MlpCard, Parameters
 
 
 class ActorPolicy:
-    """A tanh-Gaussian actor and, where there is one, the hand's critic; equal to `policies.rl.off_policy.sac.Sac.act`.
+    """A tanh-Gaussian actor and, where there is one, the hand's critic; equal to
+    `policies.rl.off_policy.sac.Sac.act`.
 
     Args:
         parameters: as published; checked.
@@ -22,7 +23,8 @@ class ActorPolicy:
         self._continuous = self.card.action - (self.card.hand is not None)
 
     def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) float32 in [-1, 1] for observations (N, O): drawn with `draw`, or without it the policy's mode."""
+        """(N, A) float32 in [-1, 1] for observations (N, O): drawn with `draw`, or without it the
+        policy's mode."""
         card = self.card
         features = self._features(np.asarray(vector_NO, np.float32))
         out = _forward(features, card.actor, self._arrays, "actor")
@@ -49,10 +51,14 @@ class ActorPolicy:
 
 def _scaled(vector_NO: np.ndarray, begin: int, other: int, count: int, scale: float) -> np.ndarray:
     part_NC = vector_NO[:, begin : begin + count]
-    return (part_NC if other < 0 else part_NC - vector_NO[:, other : other + count]) / np.float32(scale)
+    return (part_NC if other < 0 else part_NC - vector_NO[:, other : other + count]) / np.float32(
+        scale
+    )
 
 
-def _forward(hidden: np.ndarray, card: MlpCard, arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
+def _forward(
+    hidden: np.ndarray, card: MlpCard, arrays: dict[str, np.ndarray], name: str
+) -> np.ndarray:
     last = len(card.layers) - 2
     for i in range(last + 1):
         hidden = hidden @ arrays[f"{name}.{i}.weight"] + arrays[f"{name}.{i}.bias"]

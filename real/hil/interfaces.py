@@ -1,4 +1,5 @@
-"""What an actor is handed, beside its worlds and its operator: where parameters come from, and what actions mean."""
+"""What an actor is handed, beside its worlds and its operator: where parameters come from, and what
+actions mean."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class PolicySource(Protocol):
 
 
 class Actions(Protocol):
-    """Between the learner's actions, in [-1, 1] with the hand's command last if it has one, and the world's.
+    """Between the learner's actions, in [-1, 1] with the hand's command last if it has one, and the
+    world's.
 
     `robots.control.gripper_commands.CommandedHand` is one.
     """
@@ -47,7 +49,8 @@ class Actions(Protocol):
         ...
 
     def toggled(self, action: np.ndarray, observation: Observation) -> np.ndarray:
-        """(N,) bool: the learner's action (N, A) tells the hand to turn round: to close while open, or to open."""
+        """(N,) bool: the learner's action (N, A) tells the hand to turn round: to close while open,
+        or to open."""
         ...
 
 
@@ -77,7 +80,8 @@ class SameActions:
 def observation_vector(
     spec: Mapping[str, FieldSpec], fields: Sequence[str] = ()
 ) -> Callable[[Observation], np.ndarray]:
-    """A function from observations (N, ...) to (N, O) float32: fields side by side, pictures (unit u8) left out.
+    """A function from observations (N, ...) to (N, O) float32: fields side by side, pictures (unit
+    u8) left out.
 
     Args:
         spec: of the worlds.
@@ -89,12 +93,15 @@ def observation_vector(
     names = list(fields) or [name for name, one in spec.items() if one.unit != "u8"]
     missing = [name for name in names if name not in spec]
     if missing or not names:
-        raise HandoffError(f"observation: fields {missing or names} asked for, the worlds have {sorted(spec)}.")
+        raise HandoffError(
+            f"observation: fields {missing or names} asked for, the worlds have {sorted(spec)}."
+        )
     sizes = [math.prod(spec[name].shape) for name in names]
 
     def vector(observation: Observation) -> np.ndarray:
         parts = [
-            np.asarray(observation[name], np.float32).reshape(-1, size) for name, size in zip(names, sizes, strict=True)
+            np.asarray(observation[name], np.float32).reshape(-1, size)
+            for name, size in zip(names, sizes, strict=True)
         ]
         return np.concatenate(parts, axis=1)
 
@@ -102,7 +109,8 @@ def observation_vector(
 
 
 class PacedClock:
-    """A `robots.interfaces.Clock` for worlds that have no time of their own: `speed` times real time.
+    """A `robots.interfaces.Clock` for worlds that have no time of their own: `speed` times real
+    time.
 
     A tick that comes late by more than a period is not made up for.
 

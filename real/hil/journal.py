@@ -1,6 +1,8 @@
-"""The actor's journal of steps: what is in it survives any crash and is sent until the learner has it, once.
+"""The actor's journal of steps: what is in it survives any crash and is sent until the learner has
+it, once.
 
-Files are dropped once all their entries are acknowledged. See `robots.storage.append_log` for their form.
+Files are dropped once all their entries are acknowledged. See `robots.storage.append_log` for their
+form.
 """
 
 from __future__ import annotations
@@ -19,20 +21,23 @@ _CARD = "journal.json"
 
 
 class Journal:
-    """Numbered entries of steps in a folder, one writing process at a time; one thread appends, another reads.
+    """Numbered entries of steps in a folder, one writing process at a time; one thread appends,
+    another reads.
 
     Args:
         folder: made if missing.
         segment_bytes: size from which on a file is followed by a new one.
 
     Raises:
-        HandoffError: another process has it open, an entry that is not the last is damaged, or a file is missing.
+        HandoffError: another process has it open, an entry that is not the last is damaged, or a
+            file is missing.
     """
 
     identity: str
     """16 hexadecimal digits, drawn when the journal was made."""
     start: int
-    """Which opening of the journal this is, from 1; part of the episodes' numbers, so that none is used twice."""
+    """Which opening of the journal this is, from 1; part of the episodes' numbers, so that none is
+    used twice."""
 
     def __init__(self, folder: Path, segment_bytes: int = 8_000_000) -> None:
         self.folder = folder
@@ -74,7 +79,8 @@ class Journal:
         return self._log.wait(number, seconds)
 
     def drop(self, taken: int) -> None:
-        """Frees what the learner has: files whose entries are all numbered `taken` or below, except the newest."""
+        """Frees what the learner has: files whose entries are all numbered `taken` or below, except
+        the newest."""
         self._log.drop(taken + 1)
 
     def close(self) -> None:
@@ -88,20 +94,29 @@ class Journal:
         self.close()
 
     def _open_card(self) -> tuple[str, int]:
-        """The identity, and the number of this start, which is on the disk before anything is done with it."""
+        """The identity, and the number of this start, which is on the disk before anything is done
+        with it."""
         path = self.folder / _CARD
         try:
             told = json.loads(path.read_text())
             identity, starts = told["identity"], told["starts"]
-            sound = isinstance(identity, str) and JOURNAL_NAME.fullmatch(identity) and type(starts) is int
+            sound = (
+                isinstance(identity, str)
+                and JOURNAL_NAME.fullmatch(identity)
+                and type(starts) is int
+            )
         except FileNotFoundError:
             if self.next_number:
-                raise HandoffError(f"{path}: missing beside {self.next_number} entries. Was it removed?") from None
+                raise HandoffError(
+                    f"{path}: missing beside {self.next_number} entries. Was it removed?"
+                ) from None
             identity, starts, sound = secrets.token_hex(8), 0, True
         except (ValueError, TypeError, KeyError):
             identity, starts, sound = "", 0, False
         if not sound:
             raise HandoffError(f"{path}: not the card of a journal. Was it changed?")
         with explain_write_errors(path, "the journal cannot be opened"):
-            write_atomically(path, json.dumps({"identity": identity, "starts": starts + 1}).encode())
+            write_atomically(
+                path, json.dumps({"identity": identity, "starts": starts + 1}).encode()
+            )
         return identity, starts + 1

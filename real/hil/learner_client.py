@@ -1,4 +1,5 @@
-"""The actor's end of the line to the learner: a thread that connects, again and again, sends and receives."""
+"""The actor's end of the line to the learner: a thread that connects, again and again, sends and
+receives."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ import time
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidMessage,
+    InvalidStatus,
+    InvalidURI,
+)
 from websockets.sync.client import ClientConnection, connect
 
 from real.hil.actor_policy import ActorPolicy
@@ -36,13 +43,15 @@ class LinkConfig:
     connect_seconds: float = 5.0
     """Limit for one attempt to connect, and for the learner's first answer [s]."""
     wait_first: float = 0.2
-    """Time from a lost connection to the first attempt to connect again [s]; doubles up to `wait_longest`."""
+    """Time from a lost connection to the first attempt to connect again [s]; doubles up to
+    `wait_longest`."""
     wait_longest: float = 5.0
     """[s]."""
     window: int = 64
     """Entries sent ahead of the learner's acknowledgement."""
     silence: float = 10.0
-    """Time without an answer to a ping, or with what was sent not taken, after which the connection is lost [s]."""
+    """Time without an answer to a ping, or with what was sent not taken, after which the connection
+    is lost [s]."""
     largest_frame: int = 2**28
     """Bytes of a frame that is taken from the learner."""
     keep_seconds: float = 5.0
@@ -53,7 +62,8 @@ class LinkState(NamedTuple):
     """How things stand, for displays."""
 
     condition: Literal["connecting", "connected", "refused", "closed"]
-    """`refused`: the learner is there but does not take this token, this task or these steps; tried again anyway."""
+    """`refused`: the learner is there but does not take this token, this task or these steps; tried
+    again anyway."""
     trouble: str
     """What last went wrong; empty when connected."""
     waiting: int
@@ -65,7 +75,8 @@ class LinkState(NamedTuple):
 class Link:
     """Runs from `start` to `close`. Nothing in it makes the acting thread wait.
 
-    The newest parameters are kept on the disk, so that a restarted actor can act before its learner is back.
+    The newest parameters are kept on the disk, so that a restarted actor can act before its learner
+    is back.
 
     Args:
         journal: whose entries are sent.
@@ -107,7 +118,9 @@ class Link:
         """Now."""
         policy = self._policy
         waiting = self._journal.next_number - 1 - self._taken
-        return LinkState(self._condition, self._trouble, waiting, -1 if policy is None else policy.version)
+        return LinkState(
+            self._condition, self._trouble, waiting, -1 if policy is None else policy.version
+        )
 
     def start(self) -> None:
         """Begins to connect."""
@@ -151,7 +164,9 @@ class Link:
             except _RefusedError as error:
                 self._tell("refused", str(error))
             except (ConnectionClosed, TimeoutError, OSError) as error:
-                self._tell("connecting", f"learner {self._config.uri}: lost ({error or 'no answer'})")
+                self._tell(
+                    "connecting", f"learner {self._config.uri}: lost ({error or 'no answer'})"
+                )
             except HandoffError as error:
                 # A sound learner never sends what cannot be read, so this is as good as a refusal.
                 self._tell("refused", str(error))
@@ -177,7 +192,9 @@ class Link:
         connection.send(encode(Hello(journal.identity, journal.first_number)))
         answer = _understood(connection.recv(timeout=self._config.connect_seconds))
         if not isinstance(answer, Taken):
-            raise _RefusedError(f"learner {self._config.uri}: answered with {type(answer).__name__}, expected Taken.")
+            raise _RefusedError(
+                f"learner {self._config.uri}: answered with {type(answer).__name__}, expected Taken."
+            )
         if answer.number >= journal.next_number:
             raise _RefusedError(
                 f"journal {journal.folder}: has {journal.next_number} entries, the learner {answer.number + 1} of it. "
@@ -190,7 +207,11 @@ class Link:
         journal = self._journal
         while not self._closing.is_set():
             budget = 8
-            while budget and number < journal.next_number and number - self._taken <= self._config.window:
+            while (
+                budget
+                and number < journal.next_number
+                and number - self._taken <= self._config.window
+            ):
                 connection.send(journal.frame(number))
                 number, budget = number + 1, budget - 1
             try:
@@ -220,7 +241,9 @@ class Link:
     def _keep(self, at_once: bool = False) -> None:
         """Writes the newest parameters to the disk, now and then."""
         now = time.monotonic()
-        if self._unkept is None or (not at_once and now - self._kept_at < self._config.keep_seconds):
+        if self._unkept is None or (
+            not at_once and now - self._kept_at < self._config.keep_seconds
+        ):
             return
         frame, self._unkept, self._kept_at = self._unkept, None, now
         try:
@@ -271,11 +294,15 @@ def _connect(config: LinkConfig, token: str) -> ClientConnection:
         raise _RefusedError(f"{name}: not an address such as ws://192.168.1.2:8010.") from None
     except InvalidStatus as error:
         status = error.response.status_code
-        cause = "Is the token right?" if status == 401 else "Is it stopping, or another kind of server?"
+        cause = (
+            "Is the token right?" if status == 401 else "Is it stopping, or another kind of server?"
+        )
         raise _RefusedError(f"{name}: refused the connection with HTTP {status}. {cause}") from None
     except (InvalidHandshake, InvalidMessage, EOFError) as error:
         raise _RefusedError(f"{name}: no websocket there ({error}).") from None
     # A learner that stands still without closing must not hold a send for ever.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * config.silence))
+        connection.socket.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * config.silence)
+        )
     return connection

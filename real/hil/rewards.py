@@ -32,7 +32,8 @@ class RewardSource(Protocol):
         ...
 
     def judge(self, step: Step) -> Verdict:
-        """Of the observations before any automatic reset, `step.final_observation`; called once per step."""
+        """Of the observations before any automatic reset, `step.final_observation`; called once per
+        step."""
         ...
 
 
@@ -52,18 +53,21 @@ class OwnReward:
     def judge(self, step: Step) -> Verdict:
         """See `RewardSource`."""
         success = step.terminated & step.info["success"]
-        return Verdict(success.astype(np.float32) if self._sparse else step.reward, success, step.terminated)
+        return Verdict(
+            success.astype(np.float32) if self._sparse else step.reward, success, step.terminated
+        )
 
 
 class DetectedReward:
-    """A success classifier's events: reward 1 and the end of the episode. The world's own judgement does not count;
-    where the world ends an episode nevertheless, that counts as a time limit.
+    """A success classifier's events: reward 1 and the end of the episode. The world's own judgement
+    does not count; where the world ends an episode nevertheless, that counts as a time limit.
 
     Args:
-        probability: observation (N, ...) to probabilities of success (N,), such as an exported classifier run on it.
+        probability: observation (N, ...) to probabilities of success (N,), such as an exported
+            classifier run on it.
         detector: of N robots.
-        allowed: observation (N, ...) to (N,) bool, a condition without which nothing is a success; HIL-SERL has one on
-            the robot's own state beside the classifier [C]. None allows always.
+        allowed: observation (N, ...) to (N,) bool, a condition without which nothing is a success;
+            HIL-SERL has one on the robot's own state beside the classifier [C]. None allows always.
     """
 
     def __init__(

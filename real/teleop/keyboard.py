@@ -1,8 +1,9 @@
 """A person at the keys of a terminal: takes over by holding a key, tells how the episode went.
 
-Takeover is held, not toggled: while any key that moves, closes, opens or holds still is down, and for as long after as
-a terminal needs to tell a held key from a released one (`hold_time`, the dead-man time-out). Labels are LeRobot's keys.
-A terminal repeats the last key alone, so one direction at a time can be held; others can be tapped beside it.
+Takeover is held, not toggled: while any key that moves, closes, opens or holds still is down, and
+for as long after as a terminal needs to tell a held key from a released one (`hold_time`, the
+dead-man time-out). Labels are LeRobot's keys. A terminal repeats the last key alone, so one
+direction at a time can be held; others can be tapped beside it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ MOVES: dict[str, tuple[int, float]] = {
     "j": (5, 1.0),
     "l": (5, -1.0),
 }
-"""Entry of the twist in the person's axes (forward, left, up, and rotation about these) and its sign."""
+"""Entry of the twist in the person's axes (forward, left, up, and rotation about these) and its
+sign."""
 GRIPS = {"c": -1, "o": 1}
 STILL = "space"
 LABELS = {
@@ -53,11 +55,13 @@ class KeyboardConfig:
     """Keys and what they come to."""
 
     hold_time: float = 0.7
-    """Dead-man time-out: a first press keeps the arm for so long [s]. Above the keyboard's delay before repetition,
-    which is 500 ms on most desktops and 660 ms on plain X11."""
+    """Dead-man time-out: a first press keeps the arm for so long [s]. Above the keyboard's delay
+    before repetition, which is 500 ms on most desktops and 660 ms on plain X11."""
     repeat_time: float = 0.15
     """Likewise every press of a held key, and the time for which a press moves the arm [s]."""
-    takeover: TakeoverConfig = field(default_factory=lambda: TakeoverConfig(translation=0.6, rotation=0.6))
+    takeover: TakeoverConfig = field(
+        default_factory=lambda: TakeoverConfig(translation=0.6, rotation=0.6)
+    )
     """Keys know no half deflection, so full speed is less than a SpaceMouse's."""
 
 
@@ -173,9 +177,11 @@ class KeyboardOperator:
 
 
 def bindings(view_yaw: float = 0.0) -> list[tuple[str, str]]:
-    """(keys, what they do) for a screen; directions are named in the base's axes, as `view_yaw` [rad] makes them."""
+    """(keys, what they do) for a screen; directions are named in the base's axes, as `view_yaw`
+    [rad] makes them."""
     arrows = [
-        f"{arrow} {_axis(key, view_yaw)}" for key, arrow in zip(("up", "down", "left", "right"), "↑↓←→", strict=True)
+        f"{arrow} {_axis(key, view_yaw)}"
+        for key, arrow in zip(("up", "down", "left", "right"), "↑↓←→", strict=True)
     ]
     return [
         ("hold a key", "take the arm over; let go and the policy has it again"),

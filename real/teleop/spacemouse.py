@@ -1,8 +1,10 @@
-"""A person with a SpaceMouse: takes over by moving it or by a button, as in HIL-SERL (arXiv 2410.21845).
+"""A person with a SpaceMouse: takes over by moving it or by a button, as in HIL-SERL (arXiv
+2410.21845).
 
-Followed is the released code's rule: the arm is the person's while |u| > 0.001, after a dead zone, or while a button is
-down; the left button closes the hand, the right one opens it. The device springs back to its middle, so letting go is
-giving back. Labels come from the keyboard of the terminal.
+Followed is the released code's rule: the arm is the person's while |u| > 0.001, after a dead zone,
+or while a button is down; the left button closes the hand, the right one opens it. The device
+springs back to its middle, so letting go is giving back. Labels come from the keyboard of the
+terminal.
 """
 
 from __future__ import annotations
@@ -33,12 +35,15 @@ class SpaceMouseConfig:
     """What deflections come to."""
 
     dead_zone: float = 0.05
-    """Deflection of an axis that counts as none, as a share of the full one; what is above is stretched to begin at
+    """Deflection of an axis that counts as none, as a share of the full one; what is above is
+    stretched to begin at
     0. The code has none: a device that does not quite come to rest then never gives back."""
     hold_over: float = 0.0
-    """Time for which the arm stays the person's after the last deflection [s]; RLinf has 0.5, HIL-SERL's code 0."""
+    """Time for which the arm stays the person's after the last deflection [s]; RLinf has 0.5,
+    HIL-SERL's code 0."""
     silence: float = 0.3
-    """A deflection that is not reported again within this time counts as let go [s]: a lost cable says nothing."""
+    """A deflection that is not reported again within this time counts as let go [s]: a lost cable
+    says nothing."""
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
 
 
@@ -159,7 +164,8 @@ class SpaceMouseOperator:
         self._source, self._labels = keys, LabelKeys()
 
     def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
-        """See `robots.interfaces.Operator`; a deflection kept up from the episode before begins a new takeover."""
+        """See `robots.interfaces.Operator`; a deflection kept up from the episode before begins a
+        new takeover."""
         self._takeover.reset()
         self._mouse.let_go()
 
@@ -192,7 +198,9 @@ def bindings() -> list[tuple[str, str]]:
     """(control, what it does) for a screen."""
     from real.teleop import keyboard
 
-    labels = [row for row in keyboard.bindings() if row[0] in ("s or enter, q", "r, d", "p", "escape")]
+    labels = [
+        row for row in keyboard.bindings() if row[0] in ("s or enter, q", "r, d", "p", "escape")
+    ]
     return [
         ("move the cap", "take the arm over; let go and the policy has it again"),
         ("left, right", "buttons: close, open the hand"),
@@ -215,7 +223,9 @@ def open_spacemouse() -> Any:
     try:
         import pyspacemouse  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise HandoffError("spacemouse: pyspacemouse is not installed. pip install 'handoff[teleop]'.") from None
+        raise HandoffError(
+            "spacemouse: pyspacemouse is not installed. pip install 'handoff[teleop]'."
+        ) from None
     try:
         # Its `ros` convention is x forward, y left, z up, right-handed.
         return pyspacemouse.open(axis_convention=pyspacemouse.AxisConvention.ROS)

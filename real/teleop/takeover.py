@@ -1,9 +1,11 @@
-"""One person at one arm: when they have it, and what their hand comes to as an action. Shared by all devices.
+"""One person at one arm: when they have it, and what their hand comes to as an action. Shared by
+all devices.
 
-Takeover is by HOLDING, never by a toggle: who lets go, walks away or loses the cable gives the arm back. A device's
-deflection is a speed, so the action is a step from where the arm's target is now; nothing absolute is ever sent, and
-there is nothing to align when the person takes the arm. What they ask for rises from nothing over the first moments
-after a takeover, since arm and person rarely want the same at that instant.
+Takeover is by HOLDING, never by a toggle: who lets go, walks away or loses the cable gives the arm
+back. A device's deflection is a speed, so the action is a step from where the arm's target is now;
+nothing absolute is ever sent, and there is nothing to align when the person takes the arm. What
+they ask for rises from nothing over the first moments after a takeover, since arm and person rarely
+want the same at that instant.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ class TakeoverConfig:
     """How a hand's motion becomes the arm's."""
 
     ramp: float = 0.3
-    """Time after a takeover over which the speed that a person may ask for rises from 0 to all [s]."""
+    """Time after a takeover over which the speed that a person may ask for rises from 0 to all
+    [s]."""
     view_yaw: float = 0.0
-    """Direction in which the person looks, about the base's z [rad]: 0 is along the base's x, from behind the arm; pi
-    is towards the base, as the person of HIL-SERL sits. Forward for the person is then forward for the hand."""
+    """Direction in which the person looks, about the base's z [rad]: 0 is along the base's x, from
+    behind the arm; pi is towards the base, as the person of HIL-SERL sits. Forward for the person
+    is then forward for the hand."""
     translation: float = 1.0
     """Share of the action's range that full deflection asks for, of x, y and z."""
     rotation: float = 1.0
@@ -48,7 +52,8 @@ class Hand(NamedTuple):
     twist: np.ndarray
     """(6,) in [-1, 1], in the person's axes: forward, left, up, and rotation about these."""
     grip: int
-    """-1 close, 1 open, 0 nothing said: the hand goes on with what it was last told in this takeover."""
+    """-1 close, 1 open, 0 nothing said: the hand goes on with what it was last told in this
+    takeover."""
 
 
 class Takeover:
@@ -63,7 +68,12 @@ class Takeover:
     """
 
     def __init__(
-        self, spec: ActionSpec, config: TakeoverConfig, operator: str, device: str, now: Callable[[], float]
+        self,
+        spec: ActionSpec,
+        config: TakeoverConfig,
+        operator: str,
+        device: str,
+        now: Callable[[], float],
     ) -> None:
         unknown = sorted(set(spec.names) - {*AXES, GRIPPER})
         if unknown or not spec.names or spec.unit != "1":
@@ -132,14 +142,18 @@ class Takeover:
     def _opening(self, observation: Observation, proposed: float) -> float:
         told = observation.get("width_target")
         if told is not None:
-            return float(entry_of(np.array(self._grip), np.asarray(told, dtype=np.float64).reshape(-1)[0]))
-        # A world that does not tell what its hand was told: the last that was executed, whoever asked for it.
+            return float(
+                entry_of(np.array(self._grip), np.asarray(told, dtype=np.float64).reshape(-1)[0])
+            )
+        # A world that does not tell what its hand was told: the last that was executed, whoever
+        # asked for it.
         held = proposed if math.isnan(self._held) else self._held
         return float(self._grip) if self._grip else held
 
 
 def base_twist(twist: np.ndarray, view_yaw: float) -> np.ndarray:
-    """(6,) in base axes of a twist (6,) in the axes of a person who looks along `view_yaw` [rad]."""
+    """(6,) in base axes of a twist (6,) in the axes of a person who looks along `view_yaw`
+    [rad]."""
     c, s = math.cos(view_yaw), math.sin(view_yaw)
     turned = np.array(twist, dtype=np.float64)
     for first in (0, 3):

@@ -1,7 +1,9 @@
-"""Keys from a terminal, one by one, without a listener on the whole desktop: only the terminal in focus is read.
+"""Keys from a terminal, one by one, without a listener on the whole desktop: only the terminal in
+focus is read.
 
-A terminal tells presses, never releases: a held key is one press, silence for the keyboard's delay (250 to 660 ms, as
-the desktop has it), then some thirty presses per second. `Keys` makes holding out of that.
+A terminal tells presses, never releases: a held key is one press, silence for the keyboard's delay
+(250 to 660 ms, as the desktop has it), then some thirty presses per second. `Keys` makes holding
+out of that.
 """
 
 from __future__ import annotations
@@ -38,12 +40,15 @@ _FATAL = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminal:
-    """A terminal in character mode, left as it was by `close`, by the interpreter's end, and by SIGTERM and SIGHUP.
+    """A terminal in character mode, left as it was by `close`, by the interpreter's end, and by
+    SIGTERM and SIGHUP.
 
-    Ctrl-C and Ctrl-Z keep their meaning. After SIGKILL the shell's `stty sane` helps, as after any program.
+    Ctrl-C and Ctrl-Z keep their meaning. After SIGKILL the shell's `stty sane` helps, as after any
+    program.
 
     Args:
-        path: of the terminal; a process that was started with another standard input still has `/dev/tty`.
+        path: of the terminal; a process that was started with another standard input still has
+            `/dev/tty`.
 
     Raises:
         HandoffError: there is none.
@@ -75,7 +80,9 @@ class Terminal:
             try:
                 part = os.read(self._descriptor, 1024)
             except OSError as error:
-                raise HandoffError(f"keyboard: the terminal is gone ({error}). Was its window closed?") from None
+                raise HandoffError(
+                    f"keyboard: the terminal is gone ({error}). Was its window closed?"
+                ) from None
             if not part:
                 raise HandoffError("keyboard: the terminal is gone. Was its window closed?")
             data += part
@@ -146,7 +153,8 @@ class Keys:
     """Which keys are held, made out of presses and their repetition.
 
     Args:
-        first: time for which a single press counts as held [s]; longer than the keyboard's delay before repetition.
+        first: time for which a single press counts as held [s]; longer than the keyboard's delay
+            before repetition.
         again: time for which a repeated press does [s].
         now: time [s].
     """
@@ -161,7 +169,8 @@ class Keys:
         """Takes presses in, in their order."""
         now = self._now()
         for key in keys:
-            # After a lone press the next one of a held key is long in coming, after a repeated one it is not.
+            # After a lone press the next one of a held key is long in coming, after a repeated one
+            # it is not.
             repeated = now - self._pressed.get(key, -self._first) < self._again
             kept = now + (self._again if repeated else self._first)
             self._until[key] = max(kept, self._until.get(key, kept))

@@ -1,16 +1,18 @@
 """What an action means: how its numbers become targets of the arm.
 
-Action spaces. `CartesianDelta`, `JointDelta`, `JointTarget` and `PdTarget` move the target of an impedance law
-(`robots.control.impedance`) once per policy period, for one arm or many. A delta moves the target, not the arm, so a load does
-not make the arm creep; a leash keeps the target near the measured pose, which bounds the force in contact by leash
-times stiffness.
+Action spaces. `CartesianDelta`, `JointDelta`, `JointTarget` and `PdTarget` move the target of an
+impedance law (`robots.control.impedance`) once per policy period, for one arm or many. A delta
+moves the target, not the arm, so a load does not make the arm creep; a leash keeps the target near
+the measured pose, which bounds the force in contact by leash times stiffness.
 
-The interface `pd_target` is that of push-T in gym-pusht 0.1.8 (`gym_pusht/envs/pusht.py`, `PushTEnv.step`): an action
-is the position target `a` of a critically damped agent, obeyed for one policy period at 100 Hz as
+The interface `pd_target` is that of push-T in gym-pusht 0.1.8 (`gym_pusht/envs/pusht.py`,
+`PushTEnv.step`): an action is the position target `a` of a critically damped agent, obeyed for one
+policy period at 100 Hz as
 
     v <- v + (k_p (a - p) - k_v v) dt,    p <- p + v dt.
 
-The arm follows the same recursion, so that what a policy learned about its own agent stays true on the robot.
+The arm follows the same recursion, so that what a policy learned about its own agent stays true on
+the robot.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def agent_dynamics(interface: str) -> AgentDynamics:
 
 @config
 class CartesianDelta:
-    """Steps of the target pose of the frame "grasp" (see `robots.franka.gripper`), in base axes; entries in [-1, 1]."""
+    """Steps of the target pose of the frame "grasp" (see `robots.franka.gripper`), in base axes;
+    entries in [-1, 1]."""
 
     kind: Literal["cartesian_delta"] = "cartesian_delta"
     """Names the space in a configuration file."""
@@ -91,7 +94,8 @@ class CartesianDelta:
     leash_rotation: float = 0.20
     """Likewise of the rotation vector's entries [rad]."""
     low: tuple[float, float, float] = (0.30, -0.28, 0.005)
-    """Lowest target position [m]; the hand, pointing down, reaches the box's corners at any yaw within 1.2 rad."""
+    """Lowest target position [m]; the hand, pointing down, reaches the box's corners at any yaw
+    within 1.2 rad."""
     high: tuple[float, float, float] = (0.66, 0.28, 0.45)
     """Highest target position [m]."""
     rotation_limit: float = 1.7
@@ -101,7 +105,9 @@ class CartesianDelta:
     def spec(self) -> ActionSpec:
         """Of the arm's part of an action; the gripper's entry follows it."""
         n = len(self.axes)
-        return ActionSpec(low=(-1.0,) * n, high=(1.0,) * n, names=tuple(self.axes), interface="cartesian_delta")
+        return ActionSpec(
+            low=(-1.0,) * n, high=(1.0,) * n, names=tuple(self.axes), interface="cartesian_delta"
+        )
 
     def target(self, target: np.ndarray, measured: np.ndarray, action: np.ndarray) -> np.ndarray:
         """The next target.
@@ -124,7 +130,9 @@ class CartesianDelta:
         moved = target[..., index] + scale * np.clip(action, -1.0, 1.0)
         # The leash last: an arm that starts outside the box is led back, not torn.
         inside = np.clip(moved, low, high)
-        following[..., index] = np.clip(inside, measured[..., index] - leash, measured[..., index] + leash)
+        following[..., index] = np.clip(
+            inside, measured[..., index] - leash, measured[..., index] + leash
+        )
         return following
 
 
@@ -148,7 +156,8 @@ class JointDelta:
         return ActionSpec(low=(-1.0,) * 7, high=(1.0,) * 7, names=names, interface="joint_delta")
 
     def target(self, target: np.ndarray, measured: np.ndarray, action: np.ndarray) -> np.ndarray:
-        """The next target (..., 7) [rad] from the present one, the measured positions and an action (..., 7)."""
+        """The next target (..., 7) [rad] from the present one, the measured positions and an action
+        (..., 7)."""
         moved = target + self.step * np.clip(action, -1.0, 1.0)
         near = np.clip(moved, measured - self.leash, measured + self.leash)
         return np.clip(near, Q_MIN + self.margin, Q_MAX - self.margin)
@@ -164,9 +173,18 @@ class JointTarget:
     """Distance kept from the joint limits [rad]."""
     speed: float = 0.8
     """Share of the joint velocity limits that the target may move with."""
-    leash: tuple[float, float, float, float, float, float, float] = (0.29, 0.29, 0.29, 0.29, 0.72, 0.73, 1.50)
-    """Largest distance from target to measured position, per joint [rad]: how far the joint lags behind a target that
-    moves at `speed`, and one period's way at 20 Hz. An arm that was held up and comes free is not thrown."""
+    leash: tuple[float, float, float, float, float, float, float] = (
+        0.29,
+        0.29,
+        0.29,
+        0.29,
+        0.72,
+        0.73,
+        1.50,
+    )
+    """Largest distance from target to measured position, per joint [rad]: how far the joint lags
+    behind a target that moves at `speed`, and one period's way at 20 Hz. An arm that was held up
+    and comes free is not thrown."""
 
     @property
     def spec(self) -> ActionSpec:
@@ -179,18 +197,23 @@ class JointTarget:
             interface="joint_target",
         )
 
-    def target(self, target: np.ndarray, measured: np.ndarray, action: np.ndarray, period: float) -> np.ndarray:
-        """The next target (..., 7) [rad], `period` [s] after the present one, from the measured positions and an action
-        (..., 7) [rad]."""
+    def target(
+        self, target: np.ndarray, measured: np.ndarray, action: np.ndarray, period: float
+    ) -> np.ndarray:
+        """The next target (..., 7) [rad], `period` [s] after the present one, from the measured
+        positions and an action (..., 7) [rad]."""
         reach, leash = self.speed * DQ_MAX * period, np.array(self.leash)
         wanted = np.clip(action, Q_MIN + self.margin, Q_MAX - self.margin)
-        near = np.clip(np.clip(wanted, target - reach, target + reach), measured - leash, measured + leash)
+        near = np.clip(
+            np.clip(wanted, target - reach, target + reach), measured - leash, measured + leash
+        )
         return np.clip(near, Q_MIN + self.margin, Q_MAX - self.margin)
 
 
 @config
 class PdTarget:
-    """Position targets [m] on a board, obeyed by the agent of `pd_target`; the frame "grasp" moves with the agent."""
+    """Position targets [m] on a board, obeyed by the agent of `pd_target`; the frame "grasp" moves
+    with the agent."""
 
     kind: Literal["pd_target"] = "pd_target"
     """Names the space in a configuration file."""
@@ -205,15 +228,17 @@ class PdTarget:
     y_axis: tuple[float, float, float] = (-1.0, 0.0, 0.0)
     """The board's y in the base frame."""
     mass: float = 7.0
-    """Inertia of the upright arm along the board [kg]: 5 to 8 over most of it, more near the base's sides. So much
-    force per acceleration goes ahead of the motion."""
+    """Inertia of the upright arm along the board [kg]: 5 to 8 over most of it, more near the base's
+    sides. So much force per acceleration goes ahead of the motion."""
     dynamics: AgentDynamics = AgentDynamics()
     """The agent."""
 
     @property
     def spec(self) -> ActionSpec:
         """Of an action; a hand has no part in it."""
-        return ActionSpec(low=self.low, high=self.high, names=("x", "y"), unit="m", interface=PD_TARGET)
+        return ActionSpec(
+            low=self.low, high=self.high, names=("x", "y"), unit="m", interface=PD_TARGET
+        )
 
     def to_board(self, position: np.ndarray) -> np.ndarray:
         """(..., 2) point of the board [m] under the position (..., 3) [m], base."""
@@ -223,8 +248,11 @@ class PdTarget:
         """(..., 3) vector in base axes of a vector (..., 2) along the board."""
         return board @ np.array([self.x_axis, self.y_axis])
 
-    def motion(self, position: np.ndarray, velocity: np.ndarray, action: np.ndarray, period: float) -> Motion:
-        """What the agents do in one policy period: the knots of `AgentReference`, of many agents at once.
+    def motion(
+        self, position: np.ndarray, velocity: np.ndarray, action: np.ndarray, period: float
+    ) -> Motion:
+        """What the agents do in one policy period: the knots of `AgentReference`, of many agents at
+        once.
 
         Args:
             position: (N, 2) of the agents [m], board.
@@ -233,8 +261,9 @@ class PdTarget:
             period: of the policy [s].
 
         Returns:
-            (N, K, 2) each, at the K knots of the period, the last being its end. The velocity is the recursion's `v`;
-            the acceleration is that of the interval after the knot, were the target to stay.
+            (N, K, 2) each, at the K knots of the period, the last being its end. The velocity is
+            the recursion's `v`; the acceleration is that of the interval after the knot, were the
+            target to stay.
         """
         dt = 1.0 / self.dynamics.rate_hz
         target = np.clip(action, self.low, self.high)
@@ -245,7 +274,11 @@ class PdTarget:
             velocity = velocity + acceleration * dt
             position = position + velocity * dt
             acceleration = self.dynamics.k_p * (target - position) - self.dynamics.k_v * velocity
-            motion.position[:, k], motion.velocity[:, k], motion.acceleration[:, k] = position, velocity, acceleration
+            motion.position[:, k], motion.velocity[:, k], motion.acceleration[:, k] = (
+                position,
+                velocity,
+                acceleration,
+            )
         return motion
 
 
@@ -256,11 +289,13 @@ GRIPPER_SPEC = ActionSpec(low=(-1.0,), high=(1.0,), names=("gripper",), interfac
 
 
 GRIPPER_LEASH = 0.016
-"""Furthest that the hand's target runs ahead of its fingers [m]: the servo presses as hard as it may long before, and
-opening begins at once instead of unwinding first."""
+"""Furthest that the hand's target runs ahead of its fingers [m]: the servo presses as hard as it
+may long before, and opening begins at once instead of unwinding first."""
 
 
-def gripper_target(width: np.ndarray, measured: np.ndarray, action: np.ndarray, period: float) -> np.ndarray:
+def gripper_target(
+    width: np.ndarray, measured: np.ndarray, action: np.ndarray, period: float
+) -> np.ndarray:
     """The next target of the hand's opening.
 
     Args:
@@ -295,9 +330,10 @@ def checked_target(target: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 class AgentReference:
     """The agent's motion under a stream of targets, sampled at any time.
 
-    Positions at the knots are those of the recursion. Between knots the path is a cubic Hermite segment. The recursion
-    is semi-implicit, its `v` being the mean velocity of the interval that it ends; so a knot's tangent is the mean of
-    the two velocities around it, which keeps the acceleration free of a 100 Hz ripple.
+    Positions at the knots are those of the recursion. Between knots the path is a cubic Hermite
+    segment. The recursion is semi-implicit, its `v` being the mean velocity of the interval that it
+    ends; so a knot's tangent is the mean of the two velocities around it, which keeps the
+    acceleration free of a 100 Hz ripple.
     """
 
     def __init__(self, position: np.ndarray, dynamics: AgentDynamics, time: float = 0.0) -> None:

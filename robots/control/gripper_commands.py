@@ -1,8 +1,10 @@
-"""A hand that is told to close, to hold or to open: commands of learners and people, and the worlds' entry for them.
+"""A hand that is told to close, to hold or to open: commands of learners and people, and the
+worlds' entry for them.
 
-A world's last entry of an action is an opening, -1 closed and 1 open (`robots.control.actions.GRIPPER_SPEC`). HIL-SERL
-(arXiv 2410.21845) learns three commands in its place: -1 close, 0 hold, 1 open. To hold is to be told the last target
-again, which the observation `width_target` tells: so a command's meaning is a function of the observation alone.
+A world's last entry of an action is an opening, -1 closed and 1 open
+(`robots.control.actions.GRIPPER_SPEC`). HIL-SERL (arXiv 2410.21845) learns three commands in its
+place: -1 close, 0 hold, 1 open. To hold is to be told the last target again, which the observation
+`width_target` tells: so a command's meaning is a function of the observation alone.
 """
 
 from __future__ import annotations
@@ -18,19 +20,23 @@ SLACK = 0.001
 
 
 def entry_of(command: np.ndarray, width_target: np.ndarray) -> np.ndarray:
-    """(...) entries of actions in [-1, 1] for commands -1, 0 or 1 (...), at the present target openings (...) [m]."""
+    """(...) entries of actions in [-1, 1] for commands -1, 0 or 1 (...), at the present target
+    openings (...) [m]."""
     hold = np.clip(2.0 * width_target / gripper.WIDTH_MAX - 1.0, -1.0, 1.0)
     return np.where(command > 0.5, 1.0, np.where(command < -0.5, -1.0, hold))
 
 
 def command_of(entry: np.ndarray, width_target: np.ndarray) -> np.ndarray:
-    """(...) the command -1, 0 or 1 that comes nearest to entries of actions (...), at target openings (...) [m].
+    """(...) the command -1, 0 or 1 that comes nearest to entries of actions (...), at target
+    openings (...) [m].
 
-    An entry within `SLACK` of the present target holds, except at the ends: there a person who asks for closed or open
-    means it, whether the hand is there yet or not.
+    An entry within `SLACK` of the present target holds, except at the ends: there a person who asks
+    for closed or open means it, whether the hand is there yet or not.
     """
     wanted = 0.5 * gripper.WIDTH_MAX * (1.0 + np.clip(entry, -1.0, 1.0))
-    command = np.where(wanted > width_target + SLACK, 1.0, np.where(wanted < width_target - SLACK, -1.0, 0.0))
+    command = np.where(
+        wanted > width_target + SLACK, 1.0, np.where(wanted < width_target - SLACK, -1.0, 0.0)
+    )
     command = np.where(wanted < SLACK, -1.0, command)
     return np.where(wanted > gripper.WIDTH_MAX - SLACK, 1.0, command)
 
@@ -38,8 +44,8 @@ def command_of(entry: np.ndarray, width_target: np.ndarray) -> np.ndarray:
 def turns_round(command: np.ndarray, width: np.ndarray, width_target: np.ndarray) -> np.ndarray:
     """(...) bool: the command reverses the hand; HIL-SERL charges for it.
 
-    Closing does while the hand stands or opens (its target is not below its opening) and is not shut; opening does
-    while it closes or grasps, and when it is shut.
+    Closing does while the hand stands or opens (its target is not below its opening) and is not
+    shut; opening does while it closes or grasps, and when it is shut.
 
     Args:
         command: (...) -1, 0 or 1.
@@ -52,7 +58,8 @@ def turns_round(command: np.ndarray, width: np.ndarray, width_target: np.ndarray
 
 
 class CommandedHand:
-    """Actions whose last entry is a command of the hand, for worlds that observe `width` and `width_target`.
+    """Actions whose last entry is a command of the hand, for worlds that observe `width` and
+    `width_target`.
 
     Args:
         size: A; all entries before the last are the same for learner and world.
@@ -77,7 +84,9 @@ class CommandedHand:
 
     def toggled(self, action: np.ndarray, observation: Observation) -> np.ndarray:
         """(N,) bool: the learner's action (N, A) tells the hand to turn round."""
-        return turns_round(action[:, -1], _told(observation, "width"), _told(observation, "width_target"))
+        return turns_round(
+            action[:, -1], _told(observation, "width"), _told(observation, "width_target")
+        )
 
 
 def _told(observation: Observation, name: str) -> np.ndarray:

@@ -1,10 +1,12 @@
-"""The impedance laws: springs and dampers about a pose or a posture. One set of gains for simulation and hardware.
+"""The impedance laws: springs and dampers about a pose or a posture. One set of gains for
+simulation and hardware.
 
-Cartesian: tau = J^T clip(K e - D J dq) + K_p N (q_0 - q) - D_p dq, where e is the target's position and rotation
-vector minus the measured ones, in base axes, and N = I - J^+ J projects the posture q_0 into the nullspace of the pose
-(Khatib 1987; the laws of franky 2.0.0). With the hand turned by a yaw t, a small error of tilt is so answered by a
-torque that is turned by t / 2 against it (34 degrees at 1.2 rad); the damping is in base axes and keeps that stable.
-Joint: tau = K (q_d - q) - D dq. Gravity and Coriolis torques are the robot's own business.
+Cartesian: tau = J^T clip(K e - D J dq) + K_p N (q_0 - q) - D_p dq, where e is the target's position
+and rotation vector minus the measured ones, in base axes, and N = I - J^+ J projects the posture
+q_0 into the nullspace of the pose (Khatib 1987; the laws of franky 2.0.0). With the hand turned by
+a yaw t, a small error of tilt is so answered by a torque that is turned by t / 2 against it (34
+degrees at 1.2 rad); the damping is in base axes and keeps that stable. Joint: tau = K (q_d - q) - D
+dq. Gravity and Coriolis torques are the robot's own business.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ class ImpedanceGains:
     damping: Vector6 = (120.0, 120.0, 120.0, 15.0, 15.0, 15.0)
     """Cartesian damping x, y, z [Ns/m], rotation [Nms/rad]."""
     force_limit: float = 120.0
-    """Most that spring and damper of x, y or z push with together [N]. Without a bound a jammed, twisted hand saturates
-    the wrist's joints while the springs go on to load the strong ones, and the arm is thrown."""
+    """Most that spring and damper of x, y or z push with together [N]. Without a bound a jammed,
+    twisted hand saturates the wrist's joints while the springs go on to load the strong ones, and
+    the arm is thrown."""
     torque_limit: float = 10.0
     """Likewise of the rotations [Nm]; the wrist's joints can do 12."""
     posture_stiffness: float = 10.0
@@ -60,7 +63,12 @@ def posture_target(J: np.ndarray, q: np.ndarray, q_posture: np.ndarray) -> np.nd
 
 
 def cartesian_torque(
-    gains: ImpedanceGains, J: np.ndarray, error: np.ndarray, q: np.ndarray, dq: np.ndarray, q_hold: np.ndarray
+    gains: ImpedanceGains,
+    J: np.ndarray,
+    error: np.ndarray,
+    q: np.ndarray,
+    dq: np.ndarray,
+    q_hold: np.ndarray,
 ) -> np.ndarray:
     """Joint torques of the Cartesian law without gravity.
 
@@ -77,11 +85,16 @@ def cartesian_torque(
     """
     twist = (J @ dq[..., None])[..., 0]
     limit = np.repeat([gains.force_limit, gains.torque_limit], 3)
-    wrench = np.clip(np.array(gains.stiffness) * error - np.array(gains.damping) * twist, -limit, limit)
+    wrench = np.clip(
+        np.array(gains.stiffness) * error - np.array(gains.damping) * twist, -limit, limit
+    )
     posture = gains.posture_stiffness * (q_hold - q) - gains.posture_damping * dq
     return (np.swapaxes(J, -1, -2) @ wrench[..., None])[..., 0] + posture
 
 
-def joint_torque(gains: ImpedanceGains, q_target: np.ndarray, q: np.ndarray, dq: np.ndarray) -> np.ndarray:
-    """(..., 7) joint torques [Nm] of the joint law without gravity; positions [rad], velocities [rad/s]."""
+def joint_torque(
+    gains: ImpedanceGains, q_target: np.ndarray, q: np.ndarray, dq: np.ndarray
+) -> np.ndarray:
+    """(..., 7) joint torques [Nm] of the joint law without gravity; positions [rad], velocities
+    [rad/s]."""
     return np.array(gains.joint_stiffness) * (q_target - q) - np.array(gains.joint_damping) * dq

@@ -1,4 +1,5 @@
-"""The noise of a chunk, numbered: evaluator, recorder and robot draw the same, however they batch."""
+"""The noise of a chunk, numbered: evaluator, recorder and robot draw the same, however they
+batch."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import numpy as np
 
 
 def chunk_noise(seed: int, index: int, horizon: int, action_size: int) -> np.ndarray:
-    """Standard normal noise `(horizon, action_size)` float32 of chunk `index` of the episode with `seed`.
+    """Standard normal noise `(horizon, action_size)` float32 of chunk `index` of the episode with
+    `seed`.
 
     Counter-based (Philox; Salmon et al., SC 2011), so it depends on nothing but its arguments.
     """

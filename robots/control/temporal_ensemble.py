@@ -1,4 +1,5 @@
-"""Temporal ensembling (Zhao et al., RSS 2023): every step is acted on by all chunks that foresaw it.
+"""Temporal ensembling (Zhao et al., RSS 2023): every step is acted on by all chunks that foresaw
+it.
 
 Followed is the released act: the oldest chunk weighs most; the paper's text has it the same way.
 
@@ -12,13 +13,17 @@ import numpy as np
 from robots.errors import HandoffError
 
 
-def temporal_ensemble(chunks_KNHA: np.ndarray, coefficient: float = 0.01, first: int = 0) -> np.ndarray:
-    """The action (N, A) for the present step, a mean with weight exp(-coefficient * i) of the i-th oldest chunk's.
+def temporal_ensemble(
+    chunks_KNHA: np.ndarray, coefficient: float = 0.01, first: int = 0
+) -> np.ndarray:
+    """The action (N, A) for the present step, a mean with weight exp(-coefficient * i) of the i-th
+    oldest chunk's.
 
     Args:
         chunks_KNHA: predicted at the last K steps, one a step, oldest first, the last one now.
         coefficient: 0 weighs all alike; the published one is 0.01.
-        first: entry of a chunk that belongs to the step at which it was predicted: `n_obs_steps - 1`.
+        first: entry of a chunk that belongs to the step at which it was predicted:
+            `n_obs_steps - 1`.
 
     Raises:
         HandoffError: no chunk, or more than reach the present step.

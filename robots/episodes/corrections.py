@@ -1,8 +1,10 @@
-"""Episodes in which a person may overrule a policy: per step what was proposed, what was done, who did it and why.
+"""Episodes in which a person may overrule a policy: per step what was proposed, what was done, who
+did it and why.
 
-No system before stored both actions and the person by default; without them nothing can be said later of when a policy
-needed help. A frame holds observation t, the actions on seeing it, and what followed. The observation after the last
-action, which no frame holds, is the one sample of a second stream: a state of success is otherwise never recorded.
+No system before stored both actions and the person by default; without them nothing can be said
+later of when a policy needed help. A frame holds observation t, the actions on seeing it, and what
+followed. The observation after the last action, which no frame holds, is the one sample of a second
+stream: a state of success is otherwise never recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +23,16 @@ from robots.spec import ActionSpec, FieldSpec
 
 STREAM, FINAL = "policy", "final"
 """Streams: the steps, and the one observation after the last of them."""
-OWN = ("action", "action_policy", "intervention", "segment", "reason", "reward", "success", "policy_version")
+OWN = (
+    "action",
+    "action_policy",
+    "intervention",
+    "segment",
+    "reason",
+    "reward",
+    "success",
+    "policy_version",
+)
 """Fields beside those of the observation."""
 
 
@@ -31,7 +42,8 @@ class Outcome(NamedTuple):
     reward: np.ndarray
     """(N,)."""
     success: np.ndarray
-    """(N,) int: 1 where the task was solved at this step, -1 where it was given up as failed, else 0."""
+    """(N,) int: 1 where the task was solved at this step, -1 where it was given up as failed, else
+    0."""
     final_observation: Observation
     """After the step, before any automatic reset."""
     last: np.ndarray
@@ -56,19 +68,29 @@ def corrections_schema(
     """
     taken = sorted(observation.keys() & set(OWN))
     if taken:
-        raise HandoffError(f"corrections: the world observes {taken}, names that the schema needs for itself.")
+        raise HandoffError(
+            f"corrections: the world observes {taken}, names that the schema needs for itself."
+        )
     names = f"{action.interface}: {', '.join(action.names)}"
     reasons = ", ".join(f"{reason.value} {reason.name.lower()}" for reason in Reason)
     fields = {
         **observation,
         "action": FieldSpec(shape=(action.size,), unit=action.unit, about=f"executed; {names}"),
-        "action_policy": FieldSpec(shape=(action.size,), unit=action.unit, about=f"proposed by the policy; {names}"),
+        "action_policy": FieldSpec(
+            shape=(action.size,), unit=action.unit, about=f"proposed by the policy; {names}"
+        ),
         "intervention": FieldSpec(shape=(), dtype="uint8", about="1 where a person acted"),
-        "segment": FieldSpec(shape=(), dtype="int32", about="number of the takeover in the episode, -1 without one"),
+        "segment": FieldSpec(
+            shape=(), dtype="int32", about="number of the takeover in the episode, -1 without one"
+        ),
         "reason": FieldSpec(shape=(), dtype="uint8", about=f"of the takeover: {reasons}"),
         "reward": FieldSpec(shape=(), about="that followed the action"),
-        "success": FieldSpec(shape=(), dtype="int8", about="1 solved at this step, -1 given up at it, else 0"),
-        "policy_version": FieldSpec(shape=(), dtype="int64", about="the published policy that proposed, -1 without"),
+        "success": FieldSpec(
+            shape=(), dtype="int8", about="1 solved at this step, -1 given up at it, else 0"
+        ),
+        "policy_version": FieldSpec(
+            shape=(), dtype="int64", about="the published policy that proposed, -1 without"
+        ),
     }
     return EpisodeSchema(
         name=task,
@@ -98,17 +120,23 @@ def open_corrections(path: Path, schema: EpisodeSchema) -> EpisodeStore:
 
 
 class EpisodeAssembler:
-    """Puts the steps of N worlds together and commits every episode when it ends; a crash loses the running ones.
+    """Puts the steps of N worlds together and commits every episode when it ends; a crash loses the
+    running ones.
 
     Args:
         store: open for writing, of `corrections_schema`.
         worlds: N.
         metadata: of every episode: robot, device, policy digest, ...
-        writer: of the store, where many episodes are to be committed together; a crash loses those, too.
+        writer: of the store, where many episodes are to be committed together; a crash loses those,
+            too.
     """
 
     def __init__(
-        self, store: EpisodeStore, worlds: int, metadata: Mapping[str, Any], writer: EpisodeWriter | None = None
+        self,
+        store: EpisodeStore,
+        worlds: int,
+        metadata: Mapping[str, Any],
+        writer: EpisodeWriter | None = None,
     ) -> None:
         self.store, self._metadata, self._append = store, dict(metadata), (writer or store).append
         self._frames: list[list[dict[str, np.ndarray]]] = [[] for _ in range(worlds)]
@@ -128,8 +156,8 @@ class EpisodeAssembler:
             intervention: in the world's actions.
             outcome: what followed.
             moved: (N,) bool: worlds that made a step at all.
-            about: N mappings of metadata, read where an episode ends, such as its seed or why it is to be dropped
-                (`discard_reason`).
+            about: N mappings of metadata, read where an episode ends, such as its seed or why it is
+                to be dropped (`discard_reason`).
 
         Returns:
             How many episodes ended.
@@ -148,23 +176,30 @@ class EpisodeAssembler:
         ended = 0
         for world in np.flatnonzero(moved).tolist():
             # Worlds may write the next step into the same arrays.
-            self._frames[world].append({name: np.array(column[world]) for name, column in columns.items()})
+            self._frames[world].append(
+                {name: np.array(column[world]) for name, column in columns.items()}
+            )
             if outcome.last[world]:
-                final = {name: array[world][None] for name, array in outcome.final_observation.items()}
+                final = {
+                    name: array[world][None] for name, array in outcome.final_observation.items()
+                }
                 person = {"operator": intervention.operator, "device": intervention.device}
                 self._commit(world, final, {**person, **about[world]})
                 ended += 1
         return ended
 
     def cut_off(self, world: int, final: Observation, about: Mapping[str, Any]) -> None:
-        """Commits the running episode of a world as far as it went, where something ended it before its time.
+        """Commits the running episode of a world as far as it went, where something ended it before
+        its time.
 
         Args:
             world: of which at least one step was taken in.
             final: (N, ...) after its last step.
             about: metadata, with the `fault` and a `discard_reason`: the episode has no outcome.
         """
-        self._commit(world, {name: array[world][None] for name, array in final.items()}, dict(about))
+        self._commit(
+            world, {name: array[world][None] for name, array in final.items()}, dict(about)
+        )
 
     def drop(self, worlds: Sequence[int] | None = None) -> None:
         """Forgets the running episodes of `worlds` (all by default)."""

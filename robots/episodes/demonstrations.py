@@ -1,4 +1,5 @@
-"""One face for whatever demonstrations come as: the published replay buffer, or an episode store of Handoff's own."""
+"""One face for whatever demonstrations come as: the published replay buffer, or an episode store of
+Handoff's own."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from robots.episodes.formats.pusht import find_replay_buffer, open_replay_buffer, pusht_schema, zip_names
+from robots.episodes.formats.pusht import (
+    find_replay_buffer,
+    open_replay_buffer,
+    pusht_schema,
+    zip_names,
+)
 from robots.episodes.pack import unpack_store
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
@@ -27,7 +33,9 @@ class Demonstrations(Protocol):
         """Episodes in the data set."""
         ...
 
-    def episodes(self, first: int, stop: int) -> Iterator[tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]]:
+    def episodes(
+        self, first: int, stop: int
+    ) -> Iterator[tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]]:
         """Streams and metadata of the episodes `[first, stop)`."""
         ...
 
@@ -60,7 +68,9 @@ class RecordedDemonstrations:
         """Episodes in the store."""
         return self._store.num_episodes
 
-    def episodes(self, first: int, stop: int) -> Iterator[tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]]:
+    def episodes(
+        self, first: int, stop: int
+    ) -> Iterator[tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]]:
         """Streams and metadata of the episodes `[first, stop)`."""
         for episode in range(first, stop):
             streams = {
@@ -83,7 +93,9 @@ def identify(path: Path) -> Literal["replay_buffer", "episode_store"]:
         return "episode_store"
     if find_replay_buffer(path) is not None:
         return "replay_buffer"
-    raise HandoffError(f"{path}: neither a diffusion_policy replay buffer nor an episode store of Handoff's.")
+    raise HandoffError(
+        f"{path}: neither a diffusion_policy replay buffer nor an episode store of Handoff's."
+    )
 
 
 @contextmanager
@@ -106,8 +118,11 @@ def open_demonstrations(path: Path, images: bool) -> Iterator[Demonstrations]:
 def _without_images(schema: EpisodeSchema) -> EpisodeSchema:
     streams = {
         name: StreamSpec(
-            rate_hz=spec.rate_hz, fields={key: field for key, field in spec.fields.items() if field.unit != "u8"}
+            rate_hz=spec.rate_hz,
+            fields={key: field for key, field in spec.fields.items() if field.unit != "u8"},
         )
         for name, spec in schema.streams.items()
     }
-    return EpisodeSchema(name=schema.name, streams={name: spec for name, spec in streams.items() if spec.fields})
+    return EpisodeSchema(
+        name=schema.name, streams={name: spec for name, spec in streams.items() if spec.fields}
+    )

@@ -1,4 +1,5 @@
-"""The two small files that make a folder an episode store: its schema, and the index of what is committed."""
+"""The two small files that make a folder an episode store: its schema, and the index of what is
+committed."""
 
 from __future__ import annotations
 
@@ -83,7 +84,9 @@ def read_index(store: Path, schema: EpisodeSchema) -> Index:
         raise HandoffError(f"{store}/index.json: damaged ({error}).") from None
     for segment in index.segments:
         if not segment.name.isdecimal():
-            raise HandoffError(f"{store}/index.json: segment name is '{segment.name}', expected a number.")
+            raise HandoffError(
+                f"{store}/index.json: segment name is '{segment.name}', expected a number."
+            )
         for record in segment.episodes:
             if record.lengths.keys() != schema.streams.keys():
                 raise HandoffError(
@@ -119,5 +122,7 @@ def _read_json(store: Path, name: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise HandoffError(f"{store / name}: cannot be read ({error}). Was it damaged?") from None
     if not isinstance(value, dict):
-        raise HandoffError(f"{store / name}: holds a {type(value).__name__}, expected a JSON object.")
+        raise HandoffError(
+            f"{store / name}: holds a {type(value).__name__}, expected a JSON object."
+        )
     return value

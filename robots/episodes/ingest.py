@@ -25,19 +25,22 @@ class IngestConfig:
     """Which demonstrations to take."""
 
     data: str | None = None
-    """File or folder of demonstrations; by default they are looked for, see `robots.episodes.sources`."""
+    """File or folder of demonstrations; by default they are looked for, see
+    `robots.episodes.sources`."""
     images: bool = True
     """Keep the camera images where there are some."""
     max_episodes: int | None = None
     """Take only this many, from the first; all by default."""
     mirror: bool = False
-    """Add the mirror image of every episode after them all; known for push-T alone, see `robots.episodes.mirror`."""
+    """Add the mirror image of every episode after them all; known for push-T alone, see
+    `robots.episodes.mirror`."""
     download: bool = True
     """Whether the published archive may be downloaded when no copy is at hand."""
 
 
 def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -> dict[str, Any]:
-    """Writes the demonstrations to `out/store.zarr`; goes on where a killed attempt with the same source stopped.
+    """Writes the demonstrations to `out/store.zarr`; goes on where a killed attempt with the same
+    source stopped.
 
     Args:
         config: which demonstrations.
@@ -46,8 +49,8 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
         shipped: the small set that comes with Handoff, used when nothing else is found.
 
     Returns:
-        `episodes`, `frames` (of the policy stream), `images` (whether stored), `source` (kind), `source_line`,
-        `source_digest`.
+        `episodes`, `frames` (of the policy stream), `images` (whether stored), `source` (kind),
+        `source_line`, `source_digest`.
 
     Raises:
         HandoffError: no demonstrations, damaged ones, or no room for them.
@@ -55,17 +58,25 @@ def ingest(config: IngestConfig, out: Path, progress: Progress, shipped: Path) -
     if config.max_episodes is not None and config.max_episodes < 1:
         raise HandoffError(f"max_episodes: is {config.max_episodes}, expected at least 1.")
     data = None if config.data is None else Path(config.data)
-    source = find_demonstrations(data=data, download=config.download, shipped=shipped, progress=progress)
+    source = find_demonstrations(
+        data=data, download=config.download, shipped=shipped, progress=progress
+    )
     digest = source_digest(source)
     with open_demonstrations(source.path, config.images) as demonstrations:
-        wanted = min(demonstrations.num_episodes, config.max_episodes or demonstrations.num_episodes)
+        wanted = min(
+            demonstrations.num_episodes, config.max_episodes or demonstrations.num_episodes
+        )
         if config.mirror:
             check_mirrored(demonstrations.schema)
         total = 2 * wanted if config.mirror else wanted
         with _resume(out / "store.zarr", demonstrations.schema, digest, wanted, total) as store:
             with store.writer() as writer:
-                for streams, metadata in _episodes(demonstrations, wanted, store.num_episodes, total):
-                    number = writer.append(streams, {**metadata, "source": source.kind, "source_digest": digest})
+                for streams, metadata in _episodes(
+                    demonstrations, wanted, store.num_episodes, total
+                ):
+                    number = writer.append(
+                        streams, {**metadata, "source": source.kind, "source_digest": digest}
+                    )
                     progress(number + 1, total, "episodes")
             return {
                 "episodes": store.num_episodes,
@@ -86,7 +97,9 @@ def _episodes(
         yield mirrored(streams), {**metadata, "mirrored": True}
 
 
-def _resume(path: Path, schema: EpisodeSchema, digest: str, wanted: int, total: int) -> EpisodeStore:
+def _resume(
+    path: Path, schema: EpisodeSchema, digest: str, wanted: int, total: int
+) -> EpisodeStore:
     """What an earlier attempt left, if it is of the same source and schema; else a new store."""
     if _readable(path):
         store = EpisodeStore.open(path, "a")
@@ -104,6 +117,8 @@ def _resume(path: Path, schema: EpisodeSchema, digest: str, wanted: int, total: 
 def _readable(path: Path) -> bool:
     try:
         EpisodeStore.open(path, "r")
-    except HandoffError:  # absent, damaged or of another version: only a copy of the source, which is written again
+    except (
+        HandoffError
+    ):  # absent, damaged or of another version: only a copy of the source, which is written again
         return False
     return True

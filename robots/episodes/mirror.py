@@ -1,9 +1,10 @@
 """The mirror image of a push-T episode: as good a demonstration as the episode itself.
 
-The board is a square, the T and its goal are symmetric about the T's own axis, and on the goal, at 45 degrees in the
-middle, that axis is the board's diagonal from bottom left to top right. Reflected about it, an episode is one that
-could have been: walls, goal and physics stay as they are. (x, y) becomes (L - y, L - x) on a board of edge L, the
-block's angle t becomes pi/2 - t, and the labelled points move with the block, which is not reflected in itself.
+The board is a square, the T and its goal are symmetric about the T's own axis, and on the goal, at
+45 degrees in the middle, that axis is the board's diagonal from bottom left to top right. Reflected
+about it, an episode is one that could have been: walls, goal and physics stay as they are. (x, y)
+becomes (L - y, L - x) on a board of edge L, the block's angle t becomes pi/2 - t, and the labelled
+points move with the block, which is not reflected in itself.
 """
 
 from __future__ import annotations
@@ -58,7 +59,11 @@ def mirrored(streams: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[
     }
     if "image" in fields:
         image["image"] = fields["image"][:, ::-1, ::-1].transpose(0, 2, 1, 3)
-    return {STREAM: {name: np.ascontiguousarray(values, fields[name].dtype) for name, values in image.items()}}
+    return {
+        STREAM: {
+            name: np.ascontiguousarray(values, fields[name].dtype) for name, values in image.items()
+        }
+    }
 
 
 def _reflected(points: np.ndarray) -> np.ndarray:
@@ -68,4 +73,6 @@ def _reflected(points: np.ndarray) -> np.ndarray:
 def _rotation(angle_T: np.ndarray) -> np.ndarray:
     """(T, 2, 2): block frame to board."""
     cosine, sine = np.cos(angle_T), np.sin(angle_T)
-    return np.stack([np.stack([cosine, -sine], axis=-1), np.stack([sine, cosine], axis=-1)], axis=-2)
+    return np.stack(
+        [np.stack([cosine, -sine], axis=-1), np.stack([sine, cosine], axis=-1)], axis=-2
+    )

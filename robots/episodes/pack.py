@@ -16,13 +16,16 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def pack_store(store: Path, out_zip: Path) -> str:
-    """Writes what is committed in `store` to `out_zip` and returns the zip's sha256; equal stores give equal zips.
+    """Writes what is committed in `store` to `out_zip` and returns the zip's sha256; equal stores
+    give equal zips.
 
     Raises:
         HandoffError: no readable store, or no room.
     """
     EpisodeStore.open(store, "r")
-    committed = [path for path in sorted(store.rglob("*")) if path.is_file() and not _private(path, store)]
+    committed = [
+        path for path in sorted(store.rglob("*")) if path.is_file() and not _private(path, store)
+    ]
     aside = out_zip.with_name(f".{out_zip.name}.partial")
     with explain_write_errors(out_zip, "the store was not packed"):
         with zipfile.ZipFile(aside, "w") as archive:
@@ -49,7 +52,9 @@ def unpack_store(packed: Path, out: Path) -> Path:
             with zipfile.ZipFile(packed) as archive:
                 archive.extractall(aside)
         except zipfile.BadZipFile as error:
-            raise HandoffError(f"{packed}: cannot be read as a zip ({error}). Was the download cut short?") from None
+            raise HandoffError(
+                f"{packed}: cannot be read as a zip ({error}). Was the download cut short?"
+            ) from None
         EpisodeStore.open(aside, "r")
         sync_tree(aside)
         os.rename(aside, out)

@@ -1,4 +1,5 @@
-"""What an episode holds: streams of different rates, each a set of named fields with unit and frame."""
+"""What an episode holds: streams of different rates, each a set of named fields with unit and
+frame."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ class EpisodeSchema:
             HandoffError: there is none; lists those there are.
         """
         if name not in self.streams:
-            raise HandoffError(f"{self.name}: no stream '{name}'; the schema has {sorted(self.streams)}.")
+            raise HandoffError(
+                f"{self.name}: no stream '{name}'; the schema has {sorted(self.streams)}."
+            )
         return self.streams[name]
 
 
@@ -59,12 +62,18 @@ def check_schema(schema: EpisodeSchema) -> None:
         raise HandoffError(f"{schema.name}: schema without a stream, expected at least one.")
     for stream, spec in schema.streams.items():
         if not spec.rate_hz > 0:
-            raise HandoffError(f"{schema.name}/{stream}: rate is {spec.rate_hz} Hz, expected more than 0.")
+            raise HandoffError(
+                f"{schema.name}/{stream}: rate is {spec.rate_hz} Hz, expected more than 0."
+            )
         if not spec.fields:
-            raise HandoffError(f"{schema.name}/{stream}: stream without a field, expected at least one.")
+            raise HandoffError(
+                f"{schema.name}/{stream}: stream without a field, expected at least one."
+            )
         for name in (stream, *spec.fields):
             if not _NAME.fullmatch(name):
-                raise HandoffError(f"{schema.name}: '{name}' cannot name an array; use letters, digits, '_', '-', '.'.")
+                raise HandoffError(
+                    f"{schema.name}: '{name}' cannot name an array; use letters, digits, '_', '-', '.'."
+                )
         for name, field in spec.fields.items():
             _check_dtype(f"{schema.name}/{stream}/{name}", field.dtype)
 
@@ -73,15 +82,21 @@ def check_episode(schema: EpisodeSchema, streams: Streams) -> dict[str, dict[str
     """An own copy of one episode, every field checked and in the dtype of its spec.
 
     Raises:
-        HandoffError: missing or unknown stream or field, wrong shape, non-finite value, fields of unequal length,
-            an empty stream, or a number that the declared dtype cannot hold.
+        HandoffError: missing or unknown stream or field, wrong shape, non-finite value, fields of
+            unequal length, an empty stream, or a number that the declared dtype cannot hold.
     """
-    missing, unknown = sorted(schema.streams.keys() - streams.keys()), sorted(streams.keys() - schema.streams.keys())
+    missing, unknown = (
+        sorted(schema.streams.keys() - streams.keys()),
+        sorted(streams.keys() - schema.streams.keys()),
+    )
     if missing or unknown:
         raise HandoffError(
             f"{schema.name}: streams missing {missing}, unknown {unknown}; has {sorted(schema.streams)}."
         )
-    return {stream: _check_stream(stream, spec, streams[stream]) for stream, spec in schema.streams.items()}
+    return {
+        stream: _check_stream(stream, spec, streams[stream])
+        for stream, spec in schema.streams.items()
+    }
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +113,9 @@ def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         ) from None
 
 
-def _check_stream(stream: str, spec: StreamSpec, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _check_stream(
+    stream: str, spec: StreamSpec, arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     try:
         check_fields(spec.fields, arrays)
@@ -106,10 +123,16 @@ def _check_stream(stream: str, spec: StreamSpec, arrays: Mapping[str, np.ndarray
         raise HandoffError(f"{stream}/{error}") from None
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1:
-        raise HandoffError(f"{stream}: fields of unequal length {lengths}. Was a sample dropped while recording?")
+        raise HandoffError(
+            f"{stream}: fields of unequal length {lengths}. Was a sample dropped while recording?"
+        )
     if 0 in lengths.values():
-        raise HandoffError(f"{stream}: 0 samples, expected at least 1. Was the episode stopped before it began?")
-    return {name: _cast(f"{stream}/{name}", field, arrays[name]) for name, field in spec.fields.items()}
+        raise HandoffError(
+            f"{stream}: 0 samples, expected at least 1. Was the episode stopped before it began?"
+        )
+    return {
+        name: _cast(f"{stream}/{name}", field, arrays[name]) for name, field in spec.fields.items()
+    }
 
 
 def _cast(name: str, field: FieldSpec, array: np.ndarray) -> np.ndarray:
@@ -118,7 +141,9 @@ def _cast(name: str, field: FieldSpec, array: np.ndarray) -> np.ndarray:
         cast = np.array(array, dtype=dtype, order="C")
     exact_kind = np.issubdtype(dtype, np.integer)
     if not (np.array_equal(cast, array) if exact_kind else np.isfinite(cast).all()):
-        raise HandoffError(f"{name}: values from {array.min()} to {array.max()} do not fit {dtype}.")
+        raise HandoffError(
+            f"{name}: values from {array.min()} to {array.max()} do not fit {dtype}."
+        )
     return cast
 
 
@@ -126,6 +151,8 @@ def _check_dtype(name: str, text: str) -> None:
     try:
         kind = np.dtype(text).kind
     except TypeError:
-        raise HandoffError(f"{name}: unknown dtype '{text}', expected a NumPy name such as 'float32'.") from None
+        raise HandoffError(
+            f"{name}: unknown dtype '{text}', expected a NumPy name such as 'float32'."
+        ) from None
     if kind not in "biuf":
         raise HandoffError(f"{name}: dtype '{text}' is not bool, integer or floating.")

@@ -1,4 +1,5 @@
-"""One segment of an episode store: a Zarr group per stream, an array per field, written once and never again."""
+"""One segment of an episode store: a Zarr group per stream, an array per field, written once and
+never again."""
 
 from __future__ import annotations
 
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
     import zarr
 
 _IMAGE_BYTES = 4096
-"""A sample this large is stored in few-sample chunks, so that a window of it decodes little else."""
+"""A sample this large is stored in few-sample chunks, so that a window of it decodes little
+else."""
 
 
 def write_segment(
     path: Path, schema: EpisodeSchema, episodes: Sequence[Mapping[str, Mapping[str, np.ndarray]]]
 ) -> None:
-    """Writes checked `episodes` one after another into a new Zarr group at `path`. Not flushed to the disk.
+    """Writes checked `episodes` one after another into a new Zarr group at `path`. Not flushed to
+    the disk.
 
     Raises:
         OSError: the disk is full or not writable.
@@ -35,12 +38,17 @@ def write_segment(
     for stream, spec in schema.streams.items():
         group = segment.create_group(stream, attributes={"rate_hz": spec.rate_hz})
         for name, field in spec.fields.items():
-            _write_array(group, name, field, np.concatenate([episode[stream][name] for episode in episodes]))
+            _write_array(
+                group, name, field, np.concatenate([episode[stream][name] for episode in episodes])
+            )
 
 
 def stored_bytes(path: Path, schema: EpisodeSchema) -> dict[str, int]:
-    """Size of the files of every array, `{"stream/field": bytes}`; 0 for an array that is not there."""
-    names = [f"{stream}/{field}" for stream, spec in schema.streams.items() for field in spec.fields]
+    """Size of the files of every array, `{"stream/field": bytes}`; 0 for an array that is not
+    there."""
+    names = [
+        f"{stream}/{field}" for stream, spec in schema.streams.items() for field in spec.fields
+    ]
     return {name: _folder_bytes(path / name) for name in names}
 
 
@@ -88,7 +96,8 @@ def _write_array(group: zarr.Group, name: str, field: FieldSpec, values: np.ndar
         compressors=ZstdCodec(level=3, checksum=True),
         chunk_key_encoding={"name": "default", "separator": "."},
         attributes={"unit": field.unit, "frame": field.frame, "about": field.about},
-        # A chunk left out because it equals the fill value would read -0.0 back as 0.0, and look like a lost file.
+        # A chunk left out because it equals the fill value would read -0.0 back as 0.0, and look
+        # like a lost file.
         config={"write_empty_chunks": True},
     )
     for start in range(0, len(values), shard):
@@ -96,7 +105,8 @@ def _write_array(group: zarr.Group, name: str, field: FieldSpec, values: np.ndar
 
 
 def _rows(field: FieldSpec, samples: int) -> tuple[int, int]:
-    """Samples per chunk and per shard: 16 and 1600 for images (measured best for windows of 16), else more."""
+    """Samples per chunk and per shard: 16 and 1600 for images (measured best for windows of 16),
+    else more."""
     large = prod(field.shape) * np.dtype(field.dtype).itemsize >= _IMAGE_BYTES
     chunk = min(16 if large else 2048, samples)
     chunks = min(100 if large else 32, -(-samples // chunk))

@@ -56,29 +56,36 @@ def find_demonstrations(
     timeout_s: float = 5.0,
     progress: Progress = no_progress,
 ) -> Source:
-    """Finds demonstrations: `data`, $HANDOFF_DATA, ../shared/data, the cache, the published download, the shipped set.
+    """Finds demonstrations: `data`, $HANDOFF_DATA, ../shared/data, the cache, the published
+    download, the shipped set.
 
     Args:
         name: the data set; `pusht` is known.
         data: a file or folder that must then hold it.
         cache: where downloads are kept; the user's cache folder by default.
         download: whether the network may be used.
-        shipped: the small set that comes with Handoff (`*.zarr.zip`), its manifest beside it (`*.json`).
+        shipped: the small set that comes with Handoff (`*.zarr.zip`), its manifest beside it
+            (`*.json`).
         url: what to download.
         timeout_s: longest silence of the server [s].
         progress: counts downloaded bytes.
 
     Raises:
-        HandoffError: a place that was named has no such data, data that is there is damaged, or nothing was found.
+        HandoffError: a place that was named has no such data, data that is there is damaged, or
+            nothing was found.
     """
     if name not in _NAMES:
         raise HandoffError(f"demonstrations '{name}': unknown, expected one of {sorted(_NAMES)}.")
     cache = cache or default_cache()
     if data is not None:
-        return _found("argument", _named_place(Path(data).expanduser(), name, "data="), f"{name} from data=")
+        return _found(
+            "argument", _named_place(Path(data).expanduser(), name, "data="), f"{name} from data="
+        )
     if environment := os.environ.get("HANDOFF_DATA"):
         return _found(
-            "environment", _named_place(Path(environment), name, "$HANDOFF_DATA"), f"{name} from $HANDOFF_DATA"
+            "environment",
+            _named_place(Path(environment), name, "$HANDOFF_DATA"),
+            f"{name} from $HANDOFF_DATA",
         )
     if path := _inside(Path("../shared/data"), name):
         return _found("shared", path.resolve(), f"{name} from ../shared/data")
@@ -134,9 +141,13 @@ def source_digest(source: Source, cache: Path | None = None) -> str:
     memory = (cache or default_cache()) / "digests.json"
     path = source.path.resolve()
     try:
-        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        files = (
+            sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        )
         stats = [(file.relative_to(path).as_posix(), file.stat()) for file in files]
-        seen = hashlib.sha256(repr([(name, s.st_size, s.st_mtime_ns) for name, s in stats]).encode()).hexdigest()
+        seen = hashlib.sha256(
+            repr([(name, s.st_size, s.st_mtime_ns) for name, s in stats]).encode()
+        ).hexdigest()
         known = _read_memory(memory)
         if known.get(str(path), {}).get("seen") == seen:
             return known[str(path)]["digest"]
@@ -145,7 +156,9 @@ def source_digest(source: Source, cache: Path | None = None) -> str:
         raise HandoffError(f"{path}: cannot be read ({error}). Was it moved?") from None
     with suppress(OSError):  # a read-only home only costs the next call its shortcut
         memory.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(memory, json.dumps({**known, str(path): {"seen": seen, "digest": digest}}).encode())
+        write_atomically(
+            memory, json.dumps({**known, str(path): {"seen": seen, "digest": digest}}).encode()
+        )
     return digest
 
 
@@ -185,7 +198,9 @@ def _shipped(shipped: Path, tried: str) -> Source:
     try:
         stated = json.loads(manifest.read_text())["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HandoffError(f"{manifest}: no readable provenance with a 'sha256' ({error}). Was it edited?") from None
+        raise HandoffError(
+            f"{manifest}: no readable provenance with a 'sha256' ({error}). Was it edited?"
+        ) from None
     found = _digest(shipped, [shipped])
     if found != stated:
         raise HandoffError(

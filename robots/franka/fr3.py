@@ -1,8 +1,8 @@
 """The Franka Research 3: limits, kinematics and inertial figures, each with its source.
 
-Limits: Franka Robotics' robot specification for FR3 system 5.9 ("Robot limits" of the control parameters, 2026-05).
-Earlier firmware states other joint limits (q_max of joint 1 was 2.7437 rad), so a driver compares this table with the
-limits of the connected robot's own URDF before it moves.
+Limits: Franka Robotics' robot specification for FR3 system 5.9 ("Robot limits" of the control
+parameters, 2026-05). Earlier firmware states other joint limits (q_max of joint 1 was 2.7437 rad),
+so a driver compares this table with the limits of the connected robot's own URDF before it moves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ DTAU_MAX = np.full(7, 1000.0)
 DQ_OFFSET = np.array([0.6599, 0.2517, 0.2000, 0.3533, 0.5757, 0.4878, 0.4628])
 """(7,) [rad/s], `velocity_offset` of the position-dependent velocity limit, robot specification."""
 DDQ_DEC = np.array([6.0, 2.585, 3.5, 4.0, 17.0, 5.5, 17.0])
-"""(7,) [rad/s^2], `deceleration_limit` of the position-dependent velocity limit, robot specification."""
+"""(7,) [rad/s^2], `deceleration_limit` of the position-dependent velocity limit, robot
+specification."""
 
 CARTESIAN_VELOCITY_MAX = np.array([3.0, 2.5, 2.62])
 """Translation [m/s], rotation [rad/s], elbow [rad/s], robot specification."""
@@ -58,8 +59,11 @@ DH = np.array(
 FLANGE_OFFSET = 0.107
 """Flange along joint 7's axis [m], robot specification."""
 
-LINK_MASS = np.array([2.3966, 2.9274653, 2.935537, 2.2449014, 2.6155956, 2.3271208, 1.8170377, 0.6271433])
-"""(8,) masses of link0..link7 [kg]. This and the next two: franka_description 1.x, `robots/fr3/inertials.yaml`."""
+LINK_MASS = np.array(
+    [2.3966, 2.9274653, 2.935537, 2.2449014, 2.6155956, 2.3271208, 1.8170377, 0.6271433]
+)
+"""(8,) masses of link0..link7 [kg]. This and the next two: franka_description 1.x,
+`robots/fr3/inertials.yaml`."""
 LINK_COM = np.array(
     [
         [-0.0172, 0.0004, 0.0745],
@@ -88,10 +92,12 @@ LINK_INERTIA = np.array(
 """(8, 6) inertia about the centre of mass in link axes, order xx yy zz xy xz yz [kg m^2]."""
 
 ARMATURE = 0.1
-"""Apparent rotor inertia per joint [kg m^2], as in the MuJoCo models in common use. Franka's unshaped figure is higher
-(0.2 to 0.6), but FCI torques are link-side: the robot's inner torque loop hides most of the rotor."""
+"""Apparent rotor inertia per joint [kg m^2], as in the MuJoCo models in common use. Franka's
+unshaped figure is higher (0.2 to 0.6), but FCI torques are link-side: the robot's inner torque loop
+hides most of the rotor."""
 JOINT_DAMPING = 0.1
-"""Viscous friction left after the robot's own friction compensation [Nm s/rad]; our choice, small."""
+"""Viscous friction left after the robot's own friction compensation [Nm s/rad]; our choice,
+small."""
 
 Q_HOME = np.array([0.0, -np.pi / 4, 0.0, -3 * np.pi / 4, 0.0, np.pi / 2, np.pi / 4])
 """(7,) the ready posture of libfranka's examples [rad]."""
@@ -100,7 +106,8 @@ Q_HOME = np.array([0.0, -np.pi / 4, 0.0, -3 * np.pi / 4, 0.0, np.pi / 2, np.pi /
 def velocity_limits(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Position-dependent joint velocity limits.
 
-    Robot specification: `dq_max(q) = min(dq_max, max(0, -offset + sqrt(max(0, 2 dec (q_max - q)))))`, mirrored below.
+    Robot specification:
+    `dq_max(q) = min(dq_max, max(0, -offset + sqrt(max(0, 2 dec (q_max - q)))))`, mirrored below.
 
     Args:
         q: (..., 7) [rad].

@@ -64,7 +64,9 @@ FR3 = Robot(
     limits=LIMITS,
     cartesian=CARTESIAN,
     inertials=LinkInertials(
-        mass=np.array([2.3966, 2.9274653, 2.935537, 2.2449014, 2.6155956, 2.3271208, 1.8170377, 0.6271433]),
+        mass=np.array(
+            [2.3966, 2.9274653, 2.935537, 2.2449014, 2.6155956, 2.3271208, 1.8170377, 0.6271433]
+        ),
         com=np.array(
             [
                 [-0.0172, 0.0004, 0.0745],
@@ -91,8 +93,8 @@ FR3 = Robot(
         ),
         source="franka_description 1.x, robots/fr3/inertials.yaml",
     ),
-    # As in the MuJoCo models in common use. Franka's unshaped figure is higher (0.2 to 0.6), but FCI
-    # torques are link-side, so that the robot's inner torque loop hides most of the rotor.
+    # As in the MuJoCo models in common use. Franka's unshaped figure is higher (0.2 to 0.6), but
+    # FCI torques are link-side, so that the robot's inner torque loop hides most of the rotor.
     armature=0.1,
     # Our choice, small.
     joint_damping=0.1,

@@ -30,5 +30,6 @@ FLANGE_R_GRASP = np.array(
         [0.0, 0.0, -1.0],
     ]
 )
-"""(3, 3) axes of the frame "grasp" in the flange's: that of the hand turned by half a turn about its x, so that a hand
-that points straight down with its fingers left and right has the base's axes. Fingers open along the frame's y."""
+"""(3, 3) axes of the frame "grasp" in the flange's: that of the hand turned by half a turn about
+its x, so that a hand that points straight down with its fingers left and right has the base's axes.
+Fingers open along the frame's y."""

@@ -54,7 +54,8 @@ def batched_joint_frames(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         q: (N, 7) [rad].
 
     Returns:
-        Positions (N, 8, 3) [m] and rotations (N, 8, 3, 3) in base axes, in the order of `joint_frames`.
+        Positions (N, 8, 3) [m] and rotations (N, 8, 3, 3) in base axes, in the order of
+        `joint_frames`.
     """
     n = len(q)
     positions, rotations = np.empty((n, 8, 3)), np.empty((n, 8, 3, 3))
@@ -121,13 +122,20 @@ def _geometric_jacobian(frames: np.ndarray) -> np.ndarray:
 
 
 def jacobian(q: np.ndarray) -> np.ndarray:
-    """(6, 7) Jacobian of the flange in base axes at `q` (7,) [rad]: linear [m/rad] over angular [rad/rad]."""
+    """(6, 7) Jacobian of the flange in base axes at `q` (7,) [rad]: linear [m/rad] over angular
+    [rad/rad]."""
     return _geometric_jacobian(joint_frames(q))
 
 
 def rotation_vector(rotation: np.ndarray) -> np.ndarray:
     """(3,) axis times angle [rad] of a rotation matrix (3, 3); the angle lies in [0, pi]."""
-    skew = np.array([rotation[2, 1] - rotation[1, 2], rotation[0, 2] - rotation[2, 0], rotation[1, 0] - rotation[0, 1]])
+    skew = np.array(
+        [
+            rotation[2, 1] - rotation[1, 2],
+            rotation[0, 2] - rotation[2, 0],
+            rotation[1, 0] - rotation[0, 1],
+        ]
+    )
     sine, cosine = 0.5 * np.linalg.norm(skew), 0.5 * (np.trace(rotation) - 1.0)
     angle = np.arctan2(sine, cosine)
     if sine > 1e-9:
@@ -159,8 +167,9 @@ def inverse_kinematics(
 ) -> np.ndarray:
     """Joint positions that put the flange at `target`, close to the seed.
 
-    Damped least squares (Wampler 1986; Nakamura and Hanafusa 1986) with the damping shrinking with the error, joint
-    limits by clamping, and the redundant direction drawn to the seed (Liegeois 1977).
+    Damped least squares (Wampler 1986; Nakamura and Hanafusa 1986) with the damping shrinking with
+    the error, joint limits by clamping, and the redundant direction drawn to the seed (Liegeois
+    1977).
 
     Args:
         target: (4, 4) base_T_flange [m].
@@ -183,7 +192,11 @@ def inverse_kinematics(
         error[3:] = rotation_vector(target[:3, :3] @ frames[7, :3, :3].T)
         if np.linalg.norm(error) < tolerance:
             return q
-        q = np.clip(q + _ik_step(_geometric_jacobian(frames), error, q_seed - q), Q_MIN + margin, Q_MAX - margin)
+        q = np.clip(
+            q + _ik_step(_geometric_jacobian(frames), error, q_seed - q),
+            Q_MIN + margin,
+            Q_MAX - margin,
+        )
     raise HandoffError(
         f"fr3: no joint positions reach the flange position {np.round(target[:3, 3], 4).tolist()} m within the limits "
         f"(error {np.linalg.norm(error):.1e}, limit {tolerance:.0e}). Is the target outside the arm's reach?"
@@ -194,6 +207,7 @@ def _ik_step(J: np.ndarray, error: np.ndarray, to_seed: np.ndarray) -> np.ndarra
     damping = 1e-8 + 1e-3 * min(1.0, float(error @ error))
     inverse = J.T @ np.linalg.inv(J @ J.T + damping * np.eye(6))
     step = inverse @ error
-    # 0.1 per iteration settles the redundant direction while the task error converges quadratically.
+    # 0.1 per iteration settles the redundant direction while the task error converges
+    # quadratically.
     step += 0.1 * (to_seed - inverse @ (J @ to_seed))
     return step * min(1.0, 0.3 / max(float(np.abs(step).max()), 1e-12))

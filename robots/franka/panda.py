@@ -57,7 +57,9 @@ PANDA = Robot(
     # the robot state that the FCI documentation prints (these figures by 0.2 Nm at most), and its
     # link 4 has an inertia that no rigid body can have.
     inertials=LinkInertials(
-        mass=np.array([0.629769, 4.970684, 0.646926, 3.228604, 3.587895, 1.225946, 1.666555, 0.735522]),
+        mass=np.array(
+            [0.629769, 4.970684, 0.646926, 3.228604, 3.587895, 1.225946, 1.666555, 0.735522]
+        ),
         com=np.array(
             [
                 [-0.041018, -0.00014, 0.049974],

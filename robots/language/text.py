@@ -1,6 +1,7 @@
 """Sentences among arrays: UTF-8 padded with zeros, so that whatever holds numbers holds words, too.
 
-Worlds observe what they ask for as such a field, episodes record it beside everything else, and processes share it.
+Worlds observe what they ask for as such a field, episodes record it beside everything else, and
+processes share it.
 """
 
 from __future__ import annotations
@@ -49,4 +50,6 @@ def decode(text: np.ndarray) -> tuple[str, ...]:
     try:
         return tuple(row.tobytes().rstrip(b"\0").decode() for row in np.ascontiguousarray(text))
     except UnicodeDecodeError as error:
-        raise HandoffError(f"text: {error.object[:40]!r} is no UTF-8. Was another field taken for words?") from None
+        raise HandoffError(
+            f"text: {error.object[:40]!r} is no UTF-8. Was another field taken for words?"
+        ) from None

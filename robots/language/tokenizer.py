@@ -1,7 +1,9 @@
-"""How an exported policy reads: sentences as tokens of the tokenizer beside its graph, by the tokenizers library alone.
+"""How an exported policy reads: sentences as tokens of the tokenizer beside its graph, by the
+tokenizers library alone.
 
-`tokenizer.json` is that of the policy's backbone. The ONNX file says which one it is and how long a sentence may be, so
-that a graph never reads the tokens of another vocabulary. `policies.networks.vlm` makes the same tokens in training.
+`tokenizer.json` is that of the policy's backbone. The ONNX file says which one it is and how long a
+sentence may be, so that a graph never reads the tokens of another vocabulary.
+`policies.networks.vlm` makes the same tokens in training.
 
 Shape suffixes: B batch, L tokens.
 """
@@ -55,7 +57,9 @@ class Reading:
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise HandoffError(f"reading: not JSON ({error}). Was the ONNX file made by another tool?") from None
+            raise HandoffError(
+                f"reading: not JSON ({error}). Was the ONNX file made by another tool?"
+            ) from None
         return validate(cls, values, "reading")
 
 
@@ -85,15 +89,16 @@ class Reader:
         self._numbers = lru_cache(_REMEMBERED)(self._encoded)
 
     def tokens(self, instructions: Sequence[str], rows: int) -> Tokens:
-        """Of every sentence, which ends with a newline, padded to the longest; of the policy's own words for all rows
-        where there are no sentences.
+        """Of every sentence, which ends with a newline, padded to the longest; of the policy's own
+        words for all rows where there are no sentences.
 
         Args:
             instructions: as many as rows, or none.
             rows: B.
 
         Raises:
-            HandoffError: another number of sentences, none and no words of the policy's own, or one that is too long.
+            HandoffError: another number of sentences, none and no words of the policy's own, or one
+                that is too long.
         """
         told = tuple(instructions)
         if not told and self.reading.said is not None:
@@ -146,7 +151,8 @@ def _opened(file: Path, digest: str) -> Any:
             "those of two bundles?"
         )
     tokenizer = Tokenizer.from_str(data.decode())
-    # Some files bring settings for batches of dialogues, which would pad or cut an instruction unseen.
+    # Some files bring settings for batches of dialogues, which would pad or cut an instruction
+    # unseen.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

@@ -1,9 +1,11 @@
-"""Numbered records in files that only grow: what has been appended is on the disk, whatever happens next.
+"""Numbered records in files that only grow: what has been appended is on the disk, whatever happens
+next.
 
-A record is a mark, the content's length, a CRC-32 of number and content, the number (20 bytes in all), and the content.
-A crash can tear only the last one, which was not committed: length and checksum tell when the log is opened, and it is
-cut off.
-Files (`<number of the first record>.log`) are dropped whole, the oldest first; the newest stays, so numbers go on.
+A record is a mark, the content's length, a CRC-32 of number and content, the number (20 bytes in
+all), and the content. A crash can tear only the last one, which was not committed: length and
+checksum tell when the log is opened, and it is cut off.
+Files (`<number of the first record>.log`) are dropped whole, the oldest first; the newest stays, so
+numbers go on.
 """
 
 from __future__ import annotations
@@ -78,15 +80,20 @@ class AppendLog:
             return self._segments[-1].end
 
     def append(self, content: bytes) -> int:
-        """Puts a record on the disk; returns its number. When this raises, the record is not in the log.
+        """Puts a record on the disk; returns its number. When this raises, the record is not in the
+        log.
 
         Raises:
             HandoffError: the disk does not take it, the log is closed, or the record is too large.
         """
         if self._file is None:
-            raise HandoffError(f"{self.folder}: the log is closed, by `close` or by an error of its disk.")
+            raise HandoffError(
+                f"{self.folder}: the log is closed, by `close` or by an error of its disk."
+            )
         if len(content) >= LARGEST_RECORD:
-            raise HandoffError(f"{self.folder}: a record of {len(content)} bytes, limit {LARGEST_RECORD - 1}.")
+            raise HandoffError(
+                f"{self.folder}: a record of {len(content)} bytes, limit {LARGEST_RECORD - 1}."
+            )
         if self._segments[-1].starts[-1] >= self._segment_bytes:
             self._begin_segment()
         segment = self._segments[-1]
@@ -116,7 +123,9 @@ class AppendLog:
                     f"{self.folder}: record {number} is not here, only {self._segments[0].first} to "
                     f"{self._segments[-1].end - 1}."
                 )
-            segment = self._segments[bisect_right(self._segments, number, key=lambda one: one.first) - 1]
+            segment = self._segments[
+                bisect_right(self._segments, number, key=lambda one: one.first) - 1
+            ]
             begin, end = segment.starts[number - segment.first : number - segment.first + 2]
             # Under the lock, so that the file is not dropped meanwhile.
             with segment.path.open("rb") as file:
@@ -137,7 +146,8 @@ class AppendLog:
             return self._changed.wait_for(lambda: self._segments[-1].end > number, seconds)
 
     def drop(self, number: int) -> None:
-        """Removes the files whose records are all numbered below `number`, except the newest file."""
+        """Removes the files whose records are all numbered below `number`, except the newest
+        file."""
         with self._changed:
             while len(self._segments) > 1 and self._segments[0].end <= number:
                 # Oldest first: after a crash in between, what is left still has no gap.
@@ -190,7 +200,8 @@ class AppendLog:
             os.close(old)
 
     def _take_back(self, begin: int) -> None:
-        """Removes what a failed append may have left; where that fails too, nothing more is appended."""
+        """Removes what a failed append may have left; where that fails too, nothing more is
+        appended."""
         assert self._file is not None
         try:
             os.ftruncate(self._file, begin)
@@ -212,7 +223,8 @@ def _checksum(number: int, content: bytes | memoryview) -> int:
 
 
 def _length(content: bytes | memoryview, number: int) -> int | None:
-    """Bytes of the sound record `number` at the beginning of `content`; None where there is none."""
+    """Bytes of the sound record `number` at the beginning of `content`; None where there is
+    none."""
     if len(content) < _HEADER.size:
         return None
     magic, length, checksum, told = _HEADER.unpack_from(content)
@@ -231,7 +243,8 @@ def _find_records(content: bytes, segment: _Segment) -> int:
 
 
 def _next_record(content: bytes, begin: int, number: int) -> int | None:
-    """Where a sound record that follows number `number` begins behind `begin`; None where there is none."""
+    """Where a sound record that follows number `number` begins behind `begin`; None where there is
+    none."""
     view = memoryview(content)
     place = content.find(_MAGIC, begin + 1)
     while place >= 0:

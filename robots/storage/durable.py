@@ -1,4 +1,5 @@
-"""Files that survive a crash: written aside, flushed to the disk, then renamed; and one writer at a time."""
+"""Files that survive a crash: written aside, flushed to the disk, then renamed; and one writer at a
+time."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from robots.errors import HandoffError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces the file at `path`: after a crash at any moment it holds either the old or the new bytes, whole."""
+    """Replaces the file at `path`: after a crash at any moment it holds either the old or the new
+    bytes, whole."""
     aside = path.with_name(f".{path.name}.partial")
     with aside.open("wb") as file:
         file.write(data)
@@ -25,7 +27,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Flushes every file and folder below and at `root`, and the entry of `root` itself, to the disk."""
+    """Flushes every file and folder below and at `root`, and the entry of `root` itself, to the
+    disk."""
     for folder, _, files in os.walk(root):
         for name in files:
             sync_path(Path(folder) / name)
@@ -50,7 +53,8 @@ def explain_write_errors(path: Path, lost: str) -> Iterator[None]:
 
 
 class WriterLock:
-    """An advisory lock (`flock`) that the kernel drops when its process ends, however that happens."""
+    """An advisory lock (`flock`) that the kernel drops when its process ends, however that
+    happens."""
 
     def __init__(self, path: Path) -> None:
         """Takes the lock.

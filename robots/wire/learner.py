@@ -1,11 +1,14 @@
-"""Messages between an actor, which has the robot, and a learner, which has the gradients: msgpack maps, never pickle.
+"""Messages between an actor, which has the robot, and a learner, which has the gradients: msgpack
+maps, never pickle.
 
-The actor connects (`Authorization: Api-Key <token>`) and says `hello`; the learner answers `taken`, and from then on
-both speak when they have something to say: the actor sends `steps`, numbered without gaps, the learner `taken` once
-they are on its disk, `parameters` of its policy, and `pause`. What is wrong with a frame comes back as text.
-The encoding of arrays is that of `robots.wire.policy`.
+The actor connects (`Authorization: Api-Key <token>`) and says `hello`; the learner answers `taken`,
+and from then on both speak when they have something to say: the actor sends `steps`, numbered
+without gaps, the learner `taken` once they are on its disk, `parameters` of its policy, and
+`pause`. What is wrong with a frame comes back as text. The encoding of arrays is that of
+`robots.wire.policy`.
 
-An episode's number is 2^24 times the number of the actor's start plus a count, so none is used twice.
+An episode's number is 2^24 times the number of the actor's start plus a count, so none is used
+twice.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ _PICTURES = ("pictures", "next_pictures")
 
 @config
 class MlpCard:
-    """A plain network: Linear, LayerNorm (epsilon 1e-6) if any, activation; the last layer is Linear alone."""
+    """A plain network: Linear, LayerNorm (epsilon 1e-6) if any, activation; the last layer is
+    Linear alone."""
 
     layers: tuple[int, ...]
     """Entries of the input, of every hidden layer and of the output."""
@@ -49,8 +53,8 @@ class MlpCard:
 class ActorCard:
     """What a published policy is, apart from its numbers: enough to run it without torch.
 
-    A Gaussian through tanh for the continuous entries; where the hand has a critic of its own, the last entry of an
-    action is the command -1 close, 0 hold or 1 open that this critic values most.
+    A Gaussian through tanh for the continuous entries; where the hand has a critic of its own, the
+    last entry of an action is the command -1 close, 0 hold or 1 open that this critic values most.
     """
 
     observation: int
@@ -61,7 +65,8 @@ class ActorCard:
     """See `policies.rl.replay.transitions.Sizes`; likewise the next."""
     close_ups: tuple[tuple[int, int, int, float], ...] = ()
     actor: MlpCard
-    """From features to means, and behind them to logarithms of deviations unless these are fixed."""
+    """From features to means, and behind them to logarithms of deviations unless these are
+    fixed."""
     log_std_min: float
     log_std_max: float
     fixed_log_std: float | None = None
@@ -98,11 +103,13 @@ class Parameters(NamedTuple):
     """A policy as it is published."""
 
     version: int
-    """Different for different weights: 10^9 times the number of the learner's start, plus its updates."""
+    """Different for different weights: 10^9 times the number of the learner's start, plus its
+    updates."""
     card: ActorCard
     arrays: dict[str, np.ndarray]
-    """float32: `centre`, `half_range` (O,); per layer i `actor.i.weight` (in, out), `actor.i.bias` (out,), and where it
-    is normalised `actor.i.gain`, `actor.i.shift` (out,); likewise `hand.i.*`."""
+    """float32: `centre`, `half_range` (O,); per layer i `actor.i.weight` (in, out), `actor.i.bias`
+    (out,), and where it is normalised `actor.i.gain`, `actor.i.shift` (out,); likewise
+    `hand.i.*`."""
 
 
 class Pause(NamedTuple):
@@ -125,8 +132,12 @@ def encode(message: Message) -> bytes:
             return pack({"kind": "hello", "protocol": PROTOCOL, **message._asdict()})
         case Sent():
             check_steps(message.steps)
-            columns = message.steps._asdict() | {name: dict(getattr(message.steps, name)) for name in _PICTURES}
-            return pack({"kind": "steps", "journal": message.journal, "entry": message.number, **columns})
+            columns = message.steps._asdict() | {
+                name: dict(getattr(message.steps, name)) for name in _PICTURES
+            }
+            return pack(
+                {"kind": "steps", "journal": message.journal, "entry": message.number, **columns}
+            )
         case Taken():
             return pack({"kind": "taken", "number": message.number})
         case Parameters():
@@ -140,7 +151,8 @@ def decode(frame: str | bytes) -> Message:
     """The message in one frame.
 
     Raises:
-        HandoffError: text (the other side's complaint, which is quoted), or anything else that is no sound message.
+        HandoffError: text (the other side's complaint, which is quoted), or anything else that is
+            no sound message.
     """
     if isinstance(frame, str):
         raise HandoffError(f"the other side says: {frame[:2000]}")
@@ -152,7 +164,9 @@ def decode(frame: str | bytes) -> Message:
         case "hello":
             _keys(told, {"protocol", "journal", "first"})
             if told["protocol"] != PROTOCOL:
-                raise HandoffError(f"message: protocol {str(told['protocol'])[:40]!r}, expected {PROTOCOL!r}.")
+                raise HandoffError(
+                    f"message: protocol {str(told['protocol'])[:40]!r}, expected {PROTOCOL!r}."
+                )
             return Hello(_journal(told["journal"]), _count("first", told["first"]))
         case "steps":
             return _steps(told)
@@ -166,11 +180,14 @@ def decode(frame: str | bytes) -> Message:
             if not isinstance(told["on"], bool):
                 raise HandoffError("pause: 'on' is neither true nor false.")
             return Pause(told["on"])
-    raise HandoffError(f"message: kind {str(kind)[:40]!r}, expected hello, steps, taken, parameters or pause.")
+    raise HandoffError(
+        f"message: kind {str(kind)[:40]!r}, expected hello, steps, taken, parameters or pause."
+    )
 
 
 def check_steps(steps: Steps) -> None:
-    """Checks that steps are whole: dtypes, shapes, finite numbers, and no more than `MAX_ROWS` of them.
+    """Checks that steps are whole: dtypes, shapes, finite numbers, and no more than `MAX_ROWS` of
+    them.
 
     Raises:
         HandoffError: names the column.
@@ -185,7 +202,10 @@ def check_steps(steps: Steps) -> None:
         _column(name, getattr(steps, name), np.bool_, n, 1)
     for name in _COUNTS:
         _column(name, getattr(steps, name), np.int64, n, 1)
-    if steps.observation.shape != steps.next_observation.shape or steps.action.shape != steps.proposed.shape:
+    if (
+        steps.observation.shape != steps.next_observation.shape
+        or steps.action.shape != steps.proposed.shape
+    ):
         raise HandoffError(
             f"steps: observations {steps.observation.shape} and {steps.next_observation.shape}, actions "
             f"{steps.action.shape} and {steps.proposed.shape}; each pair must agree."
@@ -214,13 +234,19 @@ def check_parameters(parameters: Parameters) -> None:
     expected = shapes(parameters.card)
     if parameters.arrays.keys() != expected.keys():
         different = sorted(parameters.arrays.keys() ^ expected.keys())
-        raise HandoffError(f"parameters: missing or unknown {different[:8]}. Is the card another network's?")
+        raise HandoffError(
+            f"parameters: missing or unknown {different[:8]}. Is the card another network's?"
+        )
     for name, shape in expected.items():
         array = parameters.arrays[name]
         if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != np.float32:
-            raise HandoffError(f"parameters: {name} is not float32 of shape {shape}. Is the card another network's?")
+            raise HandoffError(
+                f"parameters: {name} is not float32 of shape {shape}. Is the card another network's?"
+            )
         if not np.isfinite(array).all():
-            raise HandoffError(f"parameters: {name} holds a value that is not finite. Has the training diverged?")
+            raise HandoffError(
+                f"parameters: {name} holds a value that is not finite. Has the training diverged?"
+            )
 
 
 def shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
@@ -236,18 +262,28 @@ def shapes(card: ActorCard) -> dict[str, tuple[int, ...]]:
     for name, taken in (("difference", card.differences), ("close-up", card.close_ups)):
         for begin, other, count, scale in taken:
             if min(begin, other + 1, count) < 0 or max(begin, other) + count > size or not scale:
-                raise HandoffError(f"card: {name} {(begin, other, count, scale)} of {size} entries cannot be taken.")
+                raise HandoffError(
+                    f"card: {name} {(begin, other, count, scale)} of {size} entries cannot be taken."
+                )
     found: dict[str, tuple[int, ...]] = {"centre": (size,), "half_range": (size,)}
     for name, mlp, last in (("actor", card.actor, outputs), ("hand", card.hand, 3)):
         if mlp is None:
             continue
         widths = mlp.layers
         if len(widths) < 2 or min(widths) < 1 or (widths[0], widths[-1]) != (features, last):
-            raise HandoffError(f"card: {name} has layers {widths}, expected {features} entries in and {last} out.")
+            raise HandoffError(
+                f"card: {name} has layers {widths}, expected {features} entries in and {last} out."
+            )
         for i in range(len(widths) - 1):
-            found |= {f"{name}.{i}.weight": (widths[i], widths[i + 1]), f"{name}.{i}.bias": (widths[i + 1],)}
+            found |= {
+                f"{name}.{i}.weight": (widths[i], widths[i + 1]),
+                f"{name}.{i}.bias": (widths[i + 1],),
+            }
             if mlp.layer_norm and i < len(widths) - 2:
-                found |= {f"{name}.{i}.gain": (widths[i + 1],), f"{name}.{i}.shift": (widths[i + 1],)}
+                found |= {
+                    f"{name}.{i}.gain": (widths[i + 1],),
+                    f"{name}.{i}.shift": (widths[i + 1],),
+                }
     return found
 
 
@@ -270,7 +306,8 @@ def _steps(told: dict[str, Any]) -> Sent:
         if name in _PICTURES:
             pictures = told[name]
             sound = isinstance(pictures, dict) and all(
-                isinstance(key, str) and isinstance(value, np.ndarray) for key, value in pictures.items()
+                isinstance(key, str) and isinstance(value, np.ndarray)
+                for key, value in pictures.items()
             )
             if not sound:
                 raise HandoffError(f"{name}: expected a map from cameras to arrays.")
@@ -294,20 +331,30 @@ def _parameters(told: dict[str, Any]) -> Parameters:
 def _column(name: str, value: Any, dtype: type[np.generic], rows: int, dimensions: int) -> None:
     sound = isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == dimensions
     if not sound or len(value) != rows:
-        kind = f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise HandoffError(f"{name}: {kind}, expected {rows} rows of {dimensions} dimensions, {np.dtype(dtype)}.")
+        kind = (
+            f"{value.dtype} of shape {value.shape}"
+            if isinstance(value, np.ndarray)
+            else type(value).__name__
+        )
+        raise HandoffError(
+            f"{name}: {kind}, expected {rows} rows of {dimensions} dimensions, {np.dtype(dtype)}."
+        )
     if dtype is np.float32 and not np.isfinite(value).all():
         raise HandoffError(f"{name}: holds a value that is not finite. Was a sensor lost?")
 
 
 def _keys(told: dict[str, Any], expected: set[str]) -> None:
     if told.keys() != expected:
-        raise HandoffError(f"message: missing or unknown entries {sorted(told.keys() ^ expected)[:8]}.")
+        raise HandoffError(
+            f"message: missing or unknown entries {sorted(told.keys() ^ expected)[:8]}."
+        )
 
 
 def _count(name: str, value: Any, least: int = 0) -> int:
     if type(value) is not int or not least <= value < 2**63:
-        raise HandoffError(f"{name}: {str(value)[:40]}, expected an integer from {least} to 2^63 - 1.")
+        raise HandoffError(
+            f"{name}: {str(value)[:40]}, expected an integer from {least} to 2^63 - 1."
+        )
     return value
 
 

@@ -1,10 +1,11 @@
 """Messages between a policy server and its clients: msgpack maps with NumPy arrays, never pickle.
 
-The encoding is that of openpi's client (github.com/Physical-Intelligence/openpi, packages/openpi-client): an array is
-a map with byte keys `__ndarray__`, `data`, `dtype`, `shape`; a NumPy scalar has `__npgeneric__`, `data`, `dtype`.
-Of the dtypes only booleans, integers and floats pass; openpi also lets arrays of text through, which no policy takes.
-Whatever bytes come in, `unpack` returns plain values and numeric arrays or raises a `HandoffError`; at worst it takes
-some 25 times the memory of the frame, one full of short texts.
+The encoding is that of openpi's client (github.com/Physical-Intelligence/openpi,
+packages/openpi-client): an array is a map with byte keys `__ndarray__`, `data`, `dtype`, `shape`; a
+NumPy scalar has `__npgeneric__`, `data`, `dtype`. Of the dtypes only booleans, integers and floats
+pass; openpi also lets arrays of text through, which no policy takes. Whatever bytes come in,
+`unpack` returns plain values and numeric arrays or raises a `HandoffError`; at worst it takes some
+25 times the memory of the frame, one full of short texts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from robots.spec import FieldSpec, check_field, check_fields
 PROTOCOL = "handoff-policy/1"
 """Named in a server's metadata; another number would mean other requests or answers."""
 NOISE, SEED, CHUNK = "noise", "seed", "chunk"
-"""Entries of a request that are no observation: the noise itself, or the seed and number that it is drawn from."""
+"""Entries of a request that are no observation: the noise itself, or the seed and number that it is
+drawn from."""
 PROMPT = "prompt"
 """Entry of a request that says what is to be done, as in openpi."""
 LONGEST_PROMPT = 2000
@@ -42,12 +44,19 @@ MAX_DIMENSIONS = 32
 LARGEST_SIZE = 2**31
 """Of one dimension of an array, and of its entries."""
 
-_ARRAY, _SCALAR, _DATA, _DTYPE, _SHAPE = b"__ndarray__", b"__npgeneric__", b"data", b"dtype", b"shape"
+_ARRAY, _SCALAR, _DATA, _DTYPE, _SHAPE = (
+    b"__ndarray__",
+    b"__npgeneric__",
+    b"data",
+    b"dtype",
+    b"shape",
+)
 _DTYPES = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
 
 
 def pack(value: Any) -> bytes:
-    """One frame: None, bool, int, float, str, bytes, numeric arrays and scalars, in lists, tuples and maps.
+    """One frame: None, bool, int, float, str, bytes, numeric arrays and scalars, in lists, tuples
+    and maps.
 
     Raises:
         HandoffError: anything else.
@@ -55,15 +64,17 @@ def pack(value: Any) -> bytes:
     try:
         return msgpack.packb(value, default=_encode)  # type: ignore[return-value]
     except (ValueError, OverflowError) as error:
-        raise HandoffError(f"message: cannot be packed ({error}). Is an integer beyond 64 bits in it?") from None
+        raise HandoffError(
+            f"message: cannot be packed ({error}). Is an integer beyond 64 bits in it?"
+        ) from None
 
 
 def unpack(frame: bytes) -> Any:
     """The value in one frame; arrays are read-only views of its bytes.
 
     Raises:
-        HandoffError: not msgpack, cut short, more than one value, too many parts, or an array that is not numeric or
-            not of the declared size.
+        HandoffError: not msgpack, cut short, more than one value, too many parts, or an array that
+            is not numeric or not of the declared size.
     """
     containers = 0
 
@@ -71,7 +82,9 @@ def unpack(frame: bytes) -> Any:
         nonlocal containers
         containers += 1
         if containers > MAX_CONTAINERS:
-            raise HandoffError(f"message: more than {MAX_CONTAINERS} lists and maps. Should the data be arrays?")
+            raise HandoffError(
+                f"message: more than {MAX_CONTAINERS} lists and maps. Should the data be arrays?"
+            )
         return _decode(value) if isinstance(value, dict) else value
 
     try:
@@ -85,7 +98,9 @@ def unpack(frame: bytes) -> Any:
         )
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         reason = str(error) or type(error).__name__
-        raise HandoffError(f"message: not a msgpack value ({reason}). Was the frame cut short?") from None
+        raise HandoffError(
+            f"message: not a msgpack value ({reason}). Was the frame cut short?"
+        ) from None
 
 
 def check_token(token: str) -> None:
@@ -94,14 +109,20 @@ def check_token(token: str) -> None:
     Raises:
         HandoffError: it cannot, or is not.
     """
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+    if (
+        len(token) < SHORTEST_TOKEN
+        or not token.isascii()
+        or not token.isprintable()
+        or " " in token
+    ):
         raise HandoffError(
             f"token: {len(token)} characters, expected at least {SHORTEST_TOKEN}, printable ASCII without spaces."
         )
 
 
 def contract_digest(contract: Contract) -> str:
-    """Digest (hex sha256) of a contract: equal for two peers exactly when they mean the same policy."""
+    """Digest (hex sha256) of a contract: equal for two peers exactly when they mean the same
+    policy."""
     return hashlib.sha256(contract.to_json().encode()).hexdigest()
 
 
@@ -110,21 +131,24 @@ def stack_fields(contract: Contract, observation: Mapping[str, Any]) -> np.ndarr
 
     Args:
         contract: of the policy.
-        observation: per field `(n_obs_steps, *shape)`, newest step last; `shape` alone will do where one step is seen.
+        observation: per field `(n_obs_steps, *shape)`, newest step last; `shape` alone will do
+            where one step is seen.
 
     Returns:
         `(1, n_obs_steps, O)` float32.
 
     Raises:
-        HandoffError: missing or unknown field; an entry that is no array, or of another shape or kind than declared; or
-            a value that is not finite.
+        HandoffError: missing or unknown field; an entry that is no array, or of another shape or
+            kind than declared; or a value that is not finite.
     """
     arrays = {}
     for name, value in observation.items():
         if not isinstance(value, np.ndarray | np.generic):
             raise HandoffError(f"{name}: is {_named(value)}, expected an array. Send NumPy arrays.")
         spec = contract.observation.get(name)
-        single = spec is not None and contract.n_obs_steps == 1 and np.ndim(value) == len(spec.shape)
+        single = (
+            spec is not None and contract.n_obs_steps == 1 and np.ndim(value) == len(spec.shape)
+        )
         arrays[name] = np.asarray(value)[None] if single else np.asarray(value)
     check_fields(contract.observation, arrays)
     steps = contract.n_obs_steps
@@ -138,24 +162,30 @@ def stack_fields(contract: Contract, observation: Mapping[str, Any]) -> np.ndarr
 
 
 def observed(contract: Contract, request: Mapping[str, Any]) -> np.ndarray | PolicyInput:
-    """What one request shows and says, as one row: `(1, n_obs_steps, O)`, or with sensors or words a `PolicyInput`.
+    """What one request shows and says, as one row: `(1, n_obs_steps, O)`, or with sensors or words
+    a `PolicyInput`.
 
     Args:
         contract: of the policy.
-        request: per field and sensor `(n_obs_steps, *shape)`, newest step last, and `prompt` where the policy reads it;
-            `shape` alone will do where one step is seen.
+        request: per field and sensor `(n_obs_steps, *shape)`, newest step last, and `prompt` where
+            the policy reads it; `shape` alone will do where one step is seen.
 
     Raises:
-        HandoffError: what `stack_fields` finds, a picture that is not uint8, or a prompt that is no text.
+        HandoffError: what `stack_fields` finds, a picture that is not uint8, or a prompt that is no
+            text.
     """
     vectors = dict(request)
     sensors = {name: vectors.pop(name) for name in contract.sensors if name in vectors}
     words = vectors.pop(PROMPT, None) if contract.instruction else None
     missing = sorted(contract.sensors.keys() - sensors.keys())
     if missing:
-        raise HandoffError(f"fields: missing {missing}; the policy is shown {sorted(contract.sensors)}.")
+        raise HandoffError(
+            f"fields: missing {missing}; the policy is shown {sorted(contract.sensors)}."
+        )
     if words is not None and not (isinstance(words, str) and len(words) <= LONGEST_PROMPT):
-        raise HandoffError(f"{PROMPT}: is {_named(words)}, expected text of at most {LONGEST_PROMPT} characters.")
+        raise HandoffError(
+            f"{PROMPT}: is {_named(words)}, expected text of at most {LONGEST_PROMPT} characters."
+        )
     if contract.observation or vectors:
         vector = stack_fields(contract, vectors)
     else:
@@ -167,7 +197,8 @@ def observed(contract: Contract, request: Mapping[str, Any]) -> np.ndarray | Pol
 
 
 def split_fields(contract: Contract, observation: np.ndarray) -> dict[str, np.ndarray]:
-    """Per field `(n_obs_steps, *shape)` of its declared dtype: what `stack_fields` makes `(n_obs_steps, O)` from."""
+    """Per field `(n_obs_steps, *shape)` of its declared dtype: what `stack_fields` makes
+    `(n_obs_steps, O)` from."""
     fields, begin = {}, 0
     for name, spec in contract.observation.items():
         end = begin + math.prod(spec.shape)
@@ -201,10 +232,14 @@ def _sensor(contract: Contract, name: str, value: Any) -> np.ndarray:
         raise HandoffError(f"{name}: is {_named(value)}, expected an array. Send NumPy arrays.")
     array = value[None] if steps == 1 and value.ndim == len(spec.shape) else value
     if spec.unit == "u8" and array.dtype != np.uint8:
-        raise HandoffError(f"{name}: pictures are {array.dtype}, expected uint8 from 0 to 255. Were they scaled?")
+        raise HandoffError(
+            f"{name}: pictures are {array.dtype}, expected uint8 from 0 to 255. Were they scaled?"
+        )
     check_field(name, spec, array)
     if len(array) != steps:
-        raise HandoffError(f"{name}: {len(array)} steps, expected the newest {steps}. Does the client keep a history?")
+        raise HandoffError(
+            f"{name}: {len(array)} steps, expected the newest {steps}. Does the client keep a history?"
+        )
     return array.astype(spec.dtype)[None]
 
 
@@ -212,15 +247,21 @@ def _float32(name: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = np.array(array, dtype=np.float32)
     if not np.isfinite(narrow).all():
-        raise HandoffError(f"{name}: holds a value beyond float32, {np.abs(array).max()}. Is its unit right?")
+        raise HandoffError(
+            f"{name}: holds a value beyond float32, {np.abs(array).max()}. Is its unit right?"
+        )
     return narrow
 
 
 def _encode(value: Any) -> dict[bytes, Any]:
     if not isinstance(value, np.ndarray | np.generic):
-        raise HandoffError(f"message: {_named(value)} cannot be sent. Send plain values and NumPy arrays.")
+        raise HandoffError(
+            f"message: {_named(value)} cannot be sent. Send plain values and NumPy arrays."
+        )
     if not _DTYPES.fullmatch(value.dtype.str):
-        raise HandoffError(f"message: arrays of dtype {value.dtype} are not sent, only of numbers and booleans.")
+        raise HandoffError(
+            f"message: arrays of dtype {value.dtype} are not sent, only of numbers and booleans."
+        )
     if isinstance(value, np.ndarray):
         return {_ARRAY: True, _DATA: value.tobytes(), _DTYPE: value.dtype.str, _SHAPE: value.shape}
     return {_SCALAR: True, _DATA: value.item(), _DTYPE: value.dtype.str}
@@ -234,7 +275,9 @@ def _decode(value: dict[Any, Any]) -> Any:
 
 def _array(value: dict[Any, Any]) -> np.ndarray:
     if value.keys() != {_ARRAY, _DATA, _DTYPE, _SHAPE}:
-        raise HandoffError(f"array: entries {list(value)[:8]}, expected __ndarray__, data, dtype and shape as bytes.")
+        raise HandoffError(
+            f"array: entries {list(value)[:8]}, expected __ndarray__, data, dtype and shape as bytes."
+        )
     dtype, data, shape = _dtype(value[_DTYPE]), value[_DATA], value[_SHAPE]
     if not isinstance(data, bytes) or not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
         raise HandoffError(
@@ -242,7 +285,9 @@ def _array(value: dict[Any, Any]) -> np.ndarray:
             f"{MAX_DIMENSIONS} sizes."
         )
     if not all(type(size) is int and 0 <= size < LARGEST_SIZE for size in shape):
-        raise HandoffError(f"array: a size of its shape is no integer from 0 to {LARGEST_SIZE - 1}.")
+        raise HandoffError(
+            f"array: a size of its shape is no integer from 0 to {LARGEST_SIZE - 1}."
+        )
     needed = math.prod(shape) * dtype.itemsize
     if needed != len(data):
         raise HandoffError(
@@ -256,7 +301,9 @@ def _array(value: dict[Any, Any]) -> np.ndarray:
 
 def _scalar(value: dict[Any, Any]) -> np.generic:
     if value.keys() != {_SCALAR, _DATA, _DTYPE}:
-        raise HandoffError(f"scalar: entries {list(value)[:8]}, expected __npgeneric__, data and dtype as bytes.")
+        raise HandoffError(
+            f"scalar: entries {list(value)[:8]}, expected __npgeneric__, data and dtype as bytes."
+        )
     dtype, data = _dtype(value[_DTYPE]), value[_DATA]
     expected = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}[dtype.kind]
     if type(data) not in expected:
@@ -268,7 +315,9 @@ def _scalar(value: dict[Any, Any]) -> np.generic:
 def _dtype(name: Any) -> np.dtype:
     if not isinstance(name, str) or not _DTYPES.fullmatch(name):
         told = name[:32] if isinstance(name, str) else type(name).__name__
-        raise HandoffError(f"array: dtype {told!r} is not taken, only numbers and booleans such as '<f4' or '|u1'.")
+        raise HandoffError(
+            f"array: dtype {told!r} is not taken, only numbers and booleans such as '<f4' or '|u1'."
+        )
     return np.dtype(name)
 
 

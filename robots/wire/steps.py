@@ -1,4 +1,5 @@
-"""Steps of episodes as they travel from whoever acts to whoever learns: NumPy arrays, one row per step."""
+"""Steps of episodes as they travel from whoever acts to whoever learns: NumPy arrays, one row per
+step."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ class Steps(NamedTuple):
     episode: np.ndarray
     """(N,) int64: the episode's number, different for different episodes."""
     number: np.ndarray
-    """(N,) int64: the step's number within its episode, from 0; steps that follow one another differ by 1."""
+    """(N,) int64: the step's number within its episode, from 0; steps that follow one another
+    differ by 1."""
     observation: np.ndarray
     """(N, O) float32 vector in physical units."""
     action: np.ndarray
@@ -64,7 +66,8 @@ def plain_steps(
     toggle: np.ndarray | None = None,
     policy_version: int = -1,
 ) -> Steps:
-    """`Steps` of the given arrays, in their dtypes; what is left out is False, and `proposed` the action."""
+    """`Steps` of the given arrays, in their dtypes; what is left out is False, and `proposed` the
+    action."""
     n = len(reward)
     none = np.zeros(n, dtype=bool)
     action = np.asarray(action, np.float32)
@@ -87,7 +90,11 @@ def plain_steps(
 
 def chosen(steps: Steps, rows: np.ndarray) -> Steps:
     """The rows that the mask or the indices `rows` name."""
-    columns = {name: value[rows] for name, value in steps._asdict().items() if isinstance(value, np.ndarray)}
+    columns = {
+        name: value[rows]
+        for name, value in steps._asdict().items()
+        if isinstance(value, np.ndarray)
+    }
     pictures = {name: value[rows] for name, value in steps.pictures.items()}
     after = {name: value[rows] for name, value in steps.next_pictures.items()}
     return Steps(pictures=pictures, next_pictures=after, **columns)
@@ -101,6 +108,11 @@ def joined(parts: Sequence[Steps]) -> Steps:
         for name, value in first._asdict().items()
         if isinstance(value, np.ndarray)
     }
-    pictures = {name: np.concatenate([part.pictures[name] for part in parts]) for name in first.pictures}
-    after = {name: np.concatenate([part.next_pictures[name] for part in parts]) for name in first.next_pictures}
+    pictures = {
+        name: np.concatenate([part.pictures[name] for part in parts]) for name in first.pictures
+    }
+    after = {
+        name: np.concatenate([part.next_pictures[name] for part in parts])
+        for name in first.next_pictures
+    }
     return Steps(pictures=pictures, next_pictures=after, **columns)

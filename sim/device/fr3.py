@@ -1,12 +1,15 @@
-"""FR3 worlds that stay on the device: between two updates of a policy nothing of them is copied to the host.
+"""FR3 worlds that stay on the device: between two updates of a policy nothing of them is copied to
+the host.
 
-mujoco-warp steps them. A task's terms and the arm's commands are the NumPy functions of `sim.tasks.terms`, traced
-(`sim.device.tracing`) and run where the tensors are, so a task is stated once. Starts are drawn on the host, by the same seeds
-as everywhere, before they are needed, and wait on the device: a world that ends takes the next one. Where more worlds
-end before `refill` than starts wait, these come round again.
+mujoco-warp steps them. A task's terms and the arm's commands are the NumPy functions of
+`sim.tasks.terms`, traced (`sim.device.tracing`) and run where the tensors are, so a task is stated
+once. Starts are drawn on the host, by the same seeds as everywhere, before they are needed, and
+wait on the device: a world that ends takes the next one. Where more worlds end before `refill` than
+starts wait, these come round again.
 
-On a CPU the same code runs, which is how it is tested; on CUDA it was never run, for want of a GPU. Not here: domain
-randomisation, pictures, and the agent of push-T, whose motion is no function of arrays alone.
+On a CPU the same code runs, which is how it is tested; on CUDA it was never run, for want of a GPU.
+Not here: domain randomisation, pictures, and the agent of push-T, whose motion is no function of
+arrays alone.
 
 Shape suffixes: N worlds, H actions of a chunk, A action, P starts that wait.
 """
@@ -49,7 +52,8 @@ class Led(NamedTuple):
 
 
 class ResidentEpisodes(ABC):
-    """Episodes of N worlds on a device: chunks, time limits, and worlds that stay as they are when they have ended.
+    """Episodes of N worlds on a device: chunks, time limits, and worlds that stay as they are when
+    they have ended.
 
     Args:
         num_envs: N.
@@ -69,10 +73,12 @@ class ResidentEpisodes(ABC):
 
     @abstractmethod
     def _advance(self, action_NA: Tensor, running_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One control period of the worlds that run: rewards (N,) float64, and bool whether solved, and failed."""
+        """One control period of the worlds that run: rewards (N,) float64, and bool whether solved,
+        and failed."""
 
     def step(self, action_NHA: Tensor) -> Led:
-        """Executes a chunk in every world; a world that ends leaves the rest of it and stays as it is.
+        """Executes a chunk in every world; a world that ends leaves the rest of it and stays as it
+        is.
 
         Args:
             action_NHA: of the worlds' `action_spec`.
@@ -83,14 +89,22 @@ class ResidentEpisodes(ABC):
         for action_NA in action_NHA.unbind(dim=1):
             running_N = ~self._ended
             reward_N, solved_N, failed_N = self._advance(action_NA, running_N)
-            self._broken |= running_N & ~(torch.isfinite(reward_N) & torch.isfinite(action_NA).all(dim=1))
+            self._broken |= running_N & ~(
+                torch.isfinite(reward_N) & torch.isfinite(action_NA).all(dim=1)
+            )
             rewards.append(torch.where(running_N, reward_N, 0.0))
             executed_N, self._steps = executed_N + running_N, self._steps + running_N
             late_N = running_N & ~(solved_N | failed_N) & (self._steps >= self.max_steps)
             success_N, truncated_N = success_N | (running_N & solved_N), truncated_N | late_N
             self._ended = self._ended | (running_N & (solved_N | failed_N)) | late_N
         over_N = begun_N & self._ended
-        found = (torch.stack(rewards, dim=1), executed_N, over_N & ~truncated_N, truncated_N, success_N)
+        found = (
+            torch.stack(rewards, dim=1),
+            executed_N,
+            over_N & ~truncated_N,
+            truncated_N,
+            success_N,
+        )
         return Led(self.observation(), *found)
 
     def _broke(self) -> list[int]:
@@ -115,21 +129,37 @@ class ResidentWorlds(ResidentEpisodes):
     """
 
     def __init__(
-        self, task: Task, num_envs: int, config: WarpConfig, max_steps: int | None = None, starts: int | None = None
+        self,
+        task: Task,
+        num_envs: int,
+        config: WarpConfig,
+        max_steps: int | None = None,
+        starts: int | None = None,
     ) -> None:
         actions = config.actions or task.actions
         name = f"resident {task.name}"
         if isinstance(actions, PdTarget) or config.randomized:
             what = "an agent's actions" if isinstance(actions, PdTarget) else "domain randomisation"
-            raise HandoffError(f"{name}: {what} need worlds that pass through the host. Set resident: false.")
+            raise HandoffError(
+                f"{name}: {what} need worlds that pass through the host. Set resident: false."
+            )
         waiting = 4 * num_envs if starts is None else starts
         if waiting < num_envs:
-            raise HandoffError(f"{name}: {waiting} starts for {num_envs} worlds, expected one for each at least.")
+            raise HandoffError(
+                f"{name}: {waiting} starts for {num_envs} worlds, expected one for each at least."
+            )
         model = build_model(task, actions)
         self._host = _Starts(name, task, waiting, model, actions, config.reward)
-        super().__init__(num_envs, task.max_steps if max_steps is None else max_steps, torch.device(config.device))
+        super().__init__(
+            num_envs,
+            task.max_steps if max_steps is None else max_steps,
+            torch.device(config.device),
+        )
         self.task, self.rate_hz = task, task.rate_hz
-        self.observation_spec, self.action_spec = self._host.observation_spec, self._host.action_spec
+        self.observation_spec, self.action_spec = (
+            self._host.observation_spec,
+            self._host.action_spec,
+        )
         room, steps = Room(config.contacts, config.constraints), self._host.substeps
         self._physics = WarpPhysics(name, model, num_envs, steps, config.device, room)
         self._shared = self._physics.shared()
@@ -180,7 +210,9 @@ class ResidentWorlds(ResidentEpisodes):
 
     def begin(self, size: int = 1) -> None:
         """Begins in all worlds, `size` of them side by side from one start."""
-        self._take(torch.ones_like(self._ended), torch.arange(self.num_envs, device=self.device) // size)
+        self._take(
+            torch.ones_like(self._ended), torch.arange(self.num_envs, device=self.device) // size
+        )
 
     def begin_again(self, over_N: Tensor) -> None:
         """Begins anew where `over_N`, from the next starts in the order of the worlds."""
@@ -194,7 +226,8 @@ class ResidentWorlds(ResidentEpisodes):
         """Looks at what went wrong since the last time; a few numbers come to the host.
 
         Raises:
-            HandoffError: numbers that are not finite, or more contacts or constraints than there is room for.
+            HandoffError: numbers that are not finite, or more contacts or constraints than there is
+                room for.
         """
         self._physics.check(self._shared.overflow.cpu().numpy())
         self._shared.overflow.zero_()
@@ -246,7 +279,12 @@ class ResidentWorlds(ResidentEpisodes):
     def _state(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if not self._now:
             raise HandoffError(f"{self._host.name}: not begun. Call refill and begin first.")
-        return self._shared.qpos.double(), self._shared.qvel.double(), self._now["target"], self._now["goal"]
+        return (
+            self._shared.qpos.double(),
+            self._shared.qvel.double(),
+            self._now["target"],
+            self._now["goal"],
+        )
 
     def _told(self, qpos: Any, qvel: Any, target: Any, goal: Any) -> Any:
         view = View(self._host.layout, qpos, qvel, target, goal)
@@ -267,7 +305,9 @@ class ResidentWorlds(ResidentEpisodes):
 class _Starts(Fr3Worlds):
     """Starts of a task, drawn on the host and never stepped."""
 
-    def __init__(self, name: str, task: Task, count: int, model: Any, actions: Any, reward: str) -> None:
+    def __init__(
+        self, name: str, task: Task, count: int, model: Any, actions: Any, reward: str
+    ) -> None:
         super().__init__(name, task, count, model, actions, reward)
         self._qpos, self._qvel = np.zeros((count, model.nq)), np.zeros((count, model.nv))
         self.sparse, self.drawn = reward == "sparse", 0
@@ -288,7 +328,13 @@ class _Starts(Fr3Worlds):
         """State and actions of so many worlds, of the right shapes and types."""
         self.draw(np.arange(1), np.zeros(1, dtype=np.int64))
         self.drawn = 0
-        shown = (self._qpos, self._qvel, self._target, self._goal, np.zeros((1, self.action_spec.size)))
+        shown = (
+            self._qpos,
+            self._qvel,
+            self._target,
+            self._goal,
+            np.zeros((1, self.action_spec.size)),
+        )
         return [torch.from_numpy(np.repeat(array[:1], count, axis=0)) for array in shown]
 
     def arrays(self) -> dict[str, np.ndarray]:

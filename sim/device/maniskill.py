@@ -1,8 +1,9 @@
-"""ManiSkill's batch of worlds on a GPU, met there: observations, actions and rewards stay tensors of its device.
+"""ManiSkill's batch of worlds on a GPU, met there: observations, actions and rewards stay tensors
+of its device.
 
-As `sim.device.fr3`, with ManiSkill's own physics, terms and starts. What comes to the host is which worlds have ended,
-once per decision: ManiSkill begins worlds anew by their numbers, and draws those it begins together from the seed of
-the first. It has run on a stand-in only, not on a GPU.
+As `sim.device.fr3`, with ManiSkill's own physics, terms and starts. What comes to the host is which
+worlds have ended, once per decision: ManiSkill begins worlds anew by their numbers, and draws those
+it begins together from the seed of the first. It has run on a stand-in only, not on a GPU.
 
 Shape suffixes: N worlds, H actions of a chunk, A action.
 """
@@ -40,20 +41,27 @@ class ResidentManiSkill(ResidentEpisodes):
         max_steps: time limit [control periods]; None takes the task's own.
 
     Raises:
-        HandoffError: see `sim.engines.maniskill.ManiSkillEngine`; another backend, pictures, or several robots.
+        HandoffError: see `sim.engines.maniskill.ManiSkillEngine`; another backend, pictures, or
+            several robots.
     """
 
-    def __init__(self, task: str, num_envs: int, config: ManiSkillConfig, max_steps: int | None = None) -> None:
+    def __init__(
+        self, task: str, num_envs: int, config: ManiSkillConfig, max_steps: int | None = None
+    ) -> None:
         self.name = f"resident maniskill {task}"
         if config.sim_backend != "physx_cuda":
-            raise HandoffError(f"{self.name}: sim_backend '{config.sim_backend}', expected 'physx_cuda'.")
+            raise HandoffError(
+                f"{self.name}: sim_backend '{config.sim_backend}', expected 'physx_cuda'."
+            )
         make, limit = find_task(self.name, task)
         self._env = make_environment(self.name, make, environment_arguments(config, num_envs))
         super().__init__(num_envs, max_steps or limit or NO_LIMIT, torch.device(self._env.device))
         self.observation_spec = field_specs(self.name, self._env.get_obs(), num_envs)
         self.action_spec, parts = action_spec(self.name, self._env)
         if parts or any(name.startswith("image_") for name in self.observation_spec):
-            raise HandoffError(f"{self.name}: pictures or several robots, expected a state and one.")
+            raise HandoffError(
+                f"{self.name}: pictures or several robots, expected a state and one."
+            )
         self.rate_hz = float(self._env.control_freq)
         self._seeds: list[int] = []
         self._shown: dict[str, Tensor] = {}
@@ -79,7 +87,9 @@ class ResidentManiSkill(ResidentEpisodes):
             HandoffError: several from one start, of which ManiSkill's batch knows nothing.
         """
         if size != 1:
-            raise HandoffError(f"{self.name}: groups of {size} from one start, which ManiSkill's batch does not have.")
+            raise HandoffError(
+                f"{self.name}: groups of {size} from one start, which ManiSkill's batch does not have."
+            )
         self._begin(list(range(self.num_envs)), self._take(self.num_envs)[0])
 
     def begin_again(self, over_N: Tensor) -> None:
@@ -100,7 +110,9 @@ class ResidentManiSkill(ResidentEpisodes):
         """
         broken = self._broke()
         if broken:
-            raise HandoffError(f"{self.name}: worlds {broken[:8]} had actions or rewards that are not finite.")
+            raise HandoffError(
+                f"{self.name}: worlds {broken[:8]} had actions or rewards that are not finite."
+            )
 
     def close(self) -> None:
         """Frees ManiSkill's scene."""
@@ -112,7 +124,11 @@ class ResidentManiSkill(ResidentEpisodes):
         shown, reward_N, _, _, info = self._env.step(asked_NA)
         self._show(shown, running_N)
         never_N = torch.zeros_like(running_N)
-        return reward_N.double(), info.get("success", never_N).bool(), info.get("fail", never_N).bool()
+        return (
+            reward_N.double(),
+            info.get("success", never_N).bool(),
+            info.get("fail", never_N).bool(),
+        )
 
     def _take(self, count: int) -> list[int]:
         if count > len(self._seeds):

@@ -1,9 +1,11 @@
-"""Functions of NumPy arrays as functions of tensors on one device, by what torch.compile makes of them.
+"""Functions of NumPy arrays as functions of tensors on one device, by what torch.compile makes of
+them.
 
-torch.compile traces NumPy (`torch.compiler.wrap_numpy`), but not for another device than the host's: arrays that are
-made within, such as `np.zeros`, would lie there, and under `with torch.device` torch 2.13 cannot trace operators. So a
-function is traced on the host once, by an example; what came of it, a graph of torch's own operators, is then laid out
-for the device, with all arrays that the function knows, and run by itself.
+torch.compile traces NumPy (`torch.compiler.wrap_numpy`), but not for another device than the
+host's: arrays that are made within, such as `np.zeros`, would lie there, and under
+`with torch.device` torch 2.13 cannot trace operators. So a function is traced on the host once, by
+an example; what came of it, a graph of torch's own operators, is then laid out for the device, with
+all arrays that the function knows, and run by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class Traced:
     """A function of arrays, for tensors of the example's shapes and types; see `on`.
 
     Args:
-        function: of NumPy arrays, to arrays in lists, tuples and dicts; no branch and no size depends on a value.
+        function: of NumPy arrays, to arrays in lists, tuples and dicts; no branch and no size
+            depends on a value.
         example: arguments, on the host.
 
     Raises:
@@ -46,7 +49,9 @@ class Traced:
 
         def flat(*arguments: Tensor) -> list[Tensor]:
             inputs = zip(self._places, known, strict=True)
-            found = self._graph(*[arguments[place] if one is None else one for place, one in inputs])
+            found = self._graph(
+                *[arguments[place] if one is None else one for place, one in inputs]
+            )
             return [found[number] for number in self._order]
 
         with torch.device(device):
@@ -60,8 +65,8 @@ class Traced:
 def _traced(
     function: Callable[..., Any], example: Sequence[Tensor]
 ) -> tuple[Any, list[Tensor | None], list[int], Any, list[int]]:
-    """The graph; per input what is known of it, or which argument it is; the form of the answer and, for each of its
-    leaves, which output of the graph it is."""
+    """The graph; per input what is known of it, or which argument it is; the form of the answer
+    and, for each of its leaves, which output of the graph it is."""
     caught: list[tuple[Any, Sequence[Tensor], Sequence[Tensor]]] = []
 
     def keep(graph: Any, _: Sequence[Tensor]) -> Callable[..., Any]:
@@ -83,14 +88,21 @@ def _traced(
         raise HandoffError(
             f"traced: part {order.index(-1)} of what the function answers is no array of its own. Copy it."
         )
-    known = [one.detach().clone() if place < 0 else None for one, place in zip(inputs, places, strict=True)]
+    known = [
+        one.detach().clone() if place < 0 else None
+        for one, place in zip(inputs, places, strict=True)
+    ]
     return graph, known, places, spec, order
 
 
 def _place(one: Tensor, among: Sequence[Tensor]) -> int:
     """Number of the tensor of the same memory, shape and type; -1 where there is none."""
     for number, other in enumerate(among):
-        alike = (one.data_ptr(), one.shape, one.dtype) == (other.data_ptr(), other.shape, other.dtype)
+        alike = (one.data_ptr(), one.shape, one.dtype) == (
+            other.data_ptr(),
+            other.shape,
+            other.dtype,
+        )
         if alike and one.stride() == other.stride():
             return number
     return -1

@@ -1,4 +1,5 @@
-"""What all engines that simulate an FR3 task have in common: starts, commands and readings, on arrays of N rows."""
+"""What all engines that simulate an FR3 task have in common: starts, commands and readings, on
+arrays of N rows."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -11,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from robots.control.actions import AXES, GRIPPER_SPEC, ActionSpace, CartesianDelta, JointDelta, JointTarget, PdTarget
+from robots.control.actions import (
+    AXES,
+    GRIPPER_SPEC,
+    ActionSpace,
+    CartesianDelta,
+    JointDelta,
+    JointTarget,
+    PdTarget,
+)
 from robots.control.impedance import posture_target
 from robots.errors import HandoffError
 from robots.franka import gripper
@@ -22,20 +31,28 @@ from sim.tasks.task import Intent, Start, Task
 from sim.tasks.terms import control, next_target, told
 
 ASTRAY = 0.8
-"""Distance of rotation vectors from which on a scripted expert in a joint space first returns to its posture [rad]."""
+"""Distance of rotation vectors from which on a scripted expert in a joint space first returns to
+its posture [rad]."""
 
 
 class Fr3Worlds:
-    """N worlds of one task, without the physics step; engines add `reset`, `step`, `save` and `restore`."""
+    """N worlds of one task, without the physics step; engines add `reset`, `step`, `save` and
+    `restore`."""
 
     def __init__(
-        self, name: str, task: Task, num_envs: int, model: Any, actions: ActionSpace, reward: str = "dense"
+        self,
+        name: str,
+        task: Task,
+        num_envs: int,
+        model: Any,
+        actions: ActionSpace,
+        reward: str = "dense",
     ) -> None:
         """Reads the compiled `model` (mujoco.MjModel) of `task`.
 
         Raises:
-            HandoffError: fewer than one world, an unknown reward, an action space without sense, or a physics step that
-                does not divide the period.
+            HandoffError: fewer than one world, an unknown reward, an action space without sense, or
+                a physics step that does not divide the period.
         """
         import mujoco
 
@@ -53,16 +70,21 @@ class Fr3Worlds:
                 f"{name}: a physics step of {model.opt.timestep} s does not divide the period of {self.period} s."
             )
         self.layout = task.layout(model)
-        self.observation_spec: Mapping[str, FieldSpec] = {key: term.spec for key, term in task.observations.items()}
+        self.observation_spec: Mapping[str, FieldSpec] = {
+            key: term.spec for key, term in task.observations.items()
+        }
         self.use_gripper = task.use_gripper
         self.action_spec = _with_gripper(actions.spec) if self.use_gripper else actions.spec
         self._sparse = reward == "sparse"
         data = mujoco.MjData(model)
         self._model_qpos = data.qpos.copy()
         n = num_envs
-        # Columns of the target: the arm's, the velocity of the agent that `PdTarget` moves, and last the hand's.
+        # Columns of the target: the arm's, the velocity of the agent that `PdTarget` moves, and
+        # last the hand's.
         self._arm_size = 6 if isinstance(actions, (CartesianDelta, PdTarget)) else 7
-        self._target = np.zeros((n, self._arm_size + (2 if isinstance(actions, PdTarget) else 0) + 1))
+        self._target = np.zeros(
+            (n, self._arm_size + (2 if isinstance(actions, PdTarget) else 0) + 1)
+        )
         self._delay = np.zeros(n, dtype=np.int64)
         self._goal = np.zeros((n, task.goal_size))
         self._ctrl = np.zeros((n, model.nu))
@@ -89,7 +111,9 @@ class Fr3Worlds:
         """See `Engine.read`."""
         found = told(self.task, self.view, self._sparse)
         observation = {name: np.ascontiguousarray(part) for name, part in found.observation.items()}
-        return Reading(observation, found.reward, found.success | found.failure, found.success, found.info)
+        return Reading(
+            observation, found.reward, found.success | found.failure, found.success, found.info
+        )
 
     def dump(self, world: int) -> dict[str, np.ndarray]:
         """See `Engine.dump`."""
@@ -101,7 +125,8 @@ class Fr3Worlds:
         }
 
     def to_action(self, intent: Intent) -> np.ndarray:
-        """The action (N, A) float64 that brings every world nearest to what its scripted expert wants."""
+        """The action (N, A) float64 that brings every world nearest to what its scripted expert
+        wants."""
         view = self.view
         arm = self._arm_action(view, intent)
         if not self.use_gripper:
@@ -127,14 +152,17 @@ class Fr3Worlds:
                 step = self._joint_step(view, intent)
                 if isinstance(space, JointDelta):
                     ahead = step - (self._target[:, :7] - view.q)
-                    largest = np.maximum(np.abs(ahead).max(axis=1, keepdims=True) / space.step, 1e-9)
+                    largest = np.maximum(
+                        np.abs(ahead).max(axis=1, keepdims=True) / space.step, 1e-9
+                    )
                     return ahead / space.step * np.minimum(1.0, speed / largest)
                 return view.q + step
             case PdTarget() as space:
                 return np.clip(space.to_board(intent.pose[:, :3]), space.low, space.high)
 
     def _joint_step(self, view: View, intent: Intent) -> np.ndarray:
-        """(N, 7) joint motion [rad] towards the intended pose: one damped least-squares step, the posture held."""
+        """(N, 7) joint motion [rad] towards the intended pose: one damped least-squares step, the
+        posture held."""
         error = intent.pose - view.grasp_pose
         error[:, :3] = np.clip(error[:, :3], -0.04, 0.04)
         error[:, 3:] = np.clip(error[:, 3:], -0.2, 0.2)
@@ -142,7 +170,8 @@ class Fr3Worlds:
         JJt = J @ np.swapaxes(J, 1, 2) + 1e-5 * np.eye(6)
         step = (np.swapaxes(J, 1, 2) @ np.linalg.solve(JJt, error[..., None]))[..., 0]
         step += 0.1 * (posture_target(J, view.q, self.task.q_posture) - view.q)
-        # Thrown far about, the arm would hang at its joint limits on this way: by its posture it gets out.
+        # Thrown far about, the arm would hang at its joint limits on this way: by its posture it
+        # gets out.
         astray = np.linalg.norm(intent.pose[:, 3:] - view.grasp_pose[:, 3:], axis=1) > ASTRAY
         return np.where(astray[:, None], self.task.q_posture - view.q, step)
 
@@ -168,7 +197,8 @@ class Fr3Worlds:
         """Moves the targets of `rows` by their actions.
 
         Returns:
-            (M, K, nu) the actuators' targets at K equidistant times of the period, the last being its end.
+            (M, K, nu) the actuators' targets at K equidistant times of the period, the last being
+            its end.
         """
         arm = action[rows, : action.shape[1] - self.use_gripper]
         if isinstance(self.actions, PdTarget):
@@ -182,7 +212,8 @@ class Fr3Worlds:
         return self._control_of(rows)[:, None]
 
     def _follow_agent(self, space: PdTarget, action: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """(M, K, nu) actuators' targets at the knots of the agents of `rows`, which obey `action` (M, 2)."""
+        """(M, K, nu) actuators' targets at the knots of the agents of `rows`, which obey `action`
+        (M, 2)."""
         target, gains = self._target[rows], self.task.gains
         here = space.to_board(target[:, :3])
         motion = space.motion(here, target[:, 6:8], action, self.period)
@@ -190,24 +221,31 @@ class Fr3Worlds:
         target[:, 6:8] = motion.velocity[:, -1]
         self._target[rows] = target
         knots = np.repeat(self._control_of(rows)[:, None], motion.position.shape[1], axis=1)
-        # All springs are dampers against rest: their targets go ahead by what velocity and acceleration cost in force.
+        # All springs are dampers against rest: their targets go ahead by what velocity and
+        # acceleration cost in force.
         dt = 1.0 / space.dynamics.rate_hz
         velocity = space.to_base(motion.velocity + 0.5 * dt * motion.acceleration)
         stiffness, damping = np.array(gains.stiffness[:3]), np.array(gains.damping[:3])
         force = damping * velocity + space.mass * space.to_base(motion.acceleration)
-        knots[:, :, :3] += space.to_base(motion.position - motion.position[:, -1:]) + force / stiffness
+        knots[:, :, :3] += (
+            space.to_base(motion.position - motion.position[:, -1:]) + force / stiffness
+        )
         # The posture's springs go with the arm, from where the joints are now.
         Jt = np.swapaxes(self.view.jacobian[rows], 1, 2)
         inverse = Jt @ np.linalg.inv(self.view.jacobian[rows] @ Jt + 1e-6 * np.eye(6))
-        gone = space.to_base(motion.position - space.to_board(self.view.grasp_position[rows])[:, None])
+        gone = space.to_base(
+            motion.position - space.to_board(self.view.grasp_position[rows])[:, None]
+        )
         gone += gains.posture_damping / gains.posture_stiffness * velocity
         knots[:, :, 6:13] += gone @ np.swapaxes(inverse[:, :, :3], 1, 2)
         return knots
 
     def _ramp(self, before: np.ndarray, knots: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """(M, substeps, nu) targets of every physics step: from `before` (M, nu) straight from knot to knot (M, K, nu).
+        """(M, substeps, nu) targets of every physics step: from `before` (M, nu) straight from knot
+        to knot (M, K, nu).
 
-        A delayed command begins late and ends with the period: the arm is behind by the delay, then catches up.
+        A delayed command begins late and ends with the period: the arm is behind by the delay, then
+        catches up.
         """
         n, delay = self.substeps, self._delay[rows, None]
         if not delay.any():
@@ -219,22 +257,35 @@ class Fr3Worlds:
         place = share * knots.shape[1]
         start = np.minimum(place.astype(int), knots.shape[1] - 1)
         row = np.arange(len(rows))[:, None]
-        return path[row, start] + (place - start)[:, :, None] * (path[row, start + 1] - path[row, start])
+        return path[row, start] + (place - start)[:, :, None] * (
+            path[row, start + 1] - path[row, start]
+        )
 
     def _control_of(self, rows: np.ndarray) -> np.ndarray:
         """(M, nu) actuators' targets for the controller's targets of `rows`."""
         jacobian = self.view.jacobian[rows] if self._arm_size == 6 else None
-        target = np.concatenate([self._target[rows, : self._arm_size], self._target[rows, -1:]], axis=1)
-        return control(target, jacobian, self.view.q[rows], self.task.q_posture, self.layout.has_hand)
+        target = np.concatenate(
+            [self._target[rows, : self._arm_size], self._target[rows, -1:]], axis=1
+        )
+        return control(
+            target, jacobian, self.view.q[rows], self.task.q_posture, self.layout.has_hand
+        )
 
     def _changed(self) -> None:
         self._view = None
 
 
 def _check_actions(name: str, actions: ActionSpace) -> None:
-    if isinstance(actions, CartesianDelta) and (not actions.axes or len(set(actions.axes)) < len(actions.axes)):
-        raise HandoffError(f"{name}: actions along the axes {list(actions.axes)}, expected one or more different ones.")
-    if isinstance(actions, (CartesianDelta, PdTarget)) and not np.less(actions.low, actions.high).all():
+    if isinstance(actions, CartesianDelta) and (
+        not actions.axes or len(set(actions.axes)) < len(actions.axes)
+    ):
+        raise HandoffError(
+            f"{name}: actions along the axes {list(actions.axes)}, expected one or more different ones."
+        )
+    if (
+        isinstance(actions, (CartesianDelta, PdTarget))
+        and not np.less(actions.low, actions.high).all()
+    ):
         raise HandoffError(
             f"{name}: targets from {actions.low} to {actions.high} m, expected low < high. Are they swapped?"
         )

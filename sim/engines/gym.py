@@ -14,7 +14,14 @@ from robots.errors import HandoffError
 from robots.interfaces import Observation, WorldState
 from robots.spec import FieldSpec
 from sim.engine import Reading
-from sim.engines.gym_spaces import action_spec, control_rate, field_specs, flat, mend_joint_types, time_limit
+from sim.engines.gym_spaces import (
+    action_spec,
+    control_rate,
+    field_specs,
+    flat,
+    mend_joint_types,
+    time_limit,
+)
 from sim.engines.gym_state import History, MujocoState, tried_state
 
 SUCCESS_KEYS = ("is_success", "success")
@@ -27,25 +34,31 @@ class GymConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of `gymnasium.make`, such as `obs_type`."""
     success: Literal["info", "terminated", "never"] = "info"
-    """Solved means: `info["is_success"]` or `info["success"]`; or that the environment terminated; or it cannot be."""
+    """Solved means: `info["is_success"]` or `info["success"]`; or that the environment terminated;
+    or it cannot be."""
     end_on_success: bool = False
-    """Whether a solved world is over although the environment itself would go on (the Fetch tasks never terminate)."""
+    """Whether a solved world is over although the environment itself would go on (the Fetch tasks
+    never terminate)."""
     info: tuple[str, ...] = ()
-    """Keys of the environment's info that hold one number each and are passed on; 0 after a reset."""
+    """Keys of the environment's info that hold one number each and are passed on; 0 after a
+    reset."""
     max_steps: int | None = None
     """Time limit [control periods]; None takes the registered one."""
     rate_hz: float | None = None
-    """Control periods per second; None takes the environment's own, `metadata["render_fps"]` or else 1 / `dt`."""
+    """Control periods per second; None takes the environment's own, `metadata["render_fps"]` or
+    else 1 / `dt`."""
     saving: Literal["state", "replay"] = "state"
-    """How `save` works: MuJoCo's state is copied; or, for any environment, the actions since the start are kept and
-    taken again at `restore`, exactly but at the price of as many steps."""
+    """How `save` works: MuJoCo's state is copied; or, for any environment, the actions since the
+    start are kept and taken again at `restore`, exactly but at the price of as many steps."""
 
 
 class GymEngine:
-    """N instances of one Gymnasium environment in this process: `Box` actions, `Box` or (nested) `Dict` observations.
+    """N instances of one Gymnasium environment in this process: `Box` actions, `Box` or (nested)
+    `Dict` observations.
 
-    Fields of a nested observation are named by their path, `outer/inner`; a bare `Box` is `observation`. Gymnasium's
-    `TimeLimit` only tells `max_steps`; `sim.vec_env` applies it. Actions are passed on as they are, not clipped.
+    Fields of a nested observation are named by their path, `outer/inner`; a bare `Box` is
+    `observation`. Gymnasium's `TimeLimit` only tells `max_steps`; `sim.vec_env` applies it. Actions
+    are passed on as they are, not clipped.
     """
 
     def __init__(self, env_id: str, num_envs: int, config: GymConfig | None = None) -> None:
@@ -61,24 +74,33 @@ class GymEngine:
             HandoffError: unknown id, spaces other than the above, or no time limit or rate known.
         """
         self.config = config or GymConfig()
-        self.env_id, self.num_envs, self.name = env_id, num_envs, f"gymnasium {env_id.rpartition(':')[2]}"
+        self.env_id, self.num_envs, self.name = (
+            env_id,
+            num_envs,
+            f"gymnasium {env_id.rpartition(':')[2]}",
+        )
         if num_envs < 1:
             raise HandoffError(f"{self.name}: {num_envs} worlds asked for, at least 1 is needed.")
         self._envs = [self._make() for _ in range(num_envs)]
         first = self._envs[0]
-        self.observation_spec: Mapping[str, FieldSpec] = field_specs(self.name, first.observation_space)
+        self.observation_spec: Mapping[str, FieldSpec] = field_specs(
+            self.name, first.observation_space
+        )
         self.action_spec = action_spec(self.name, first.action_space)
         self.rate_hz = self.config.rate_hz or control_rate(self.name, first)
         self.max_steps = self.config.max_steps or time_limit(self.name, env_id)
         n = num_envs
         self._observation: Observation = {
-            name: np.zeros((n, *spec.shape), dtype=spec.dtype) for name, spec in self.observation_spec.items()
+            name: np.zeros((n, *spec.shape), dtype=spec.dtype)
+            for name, spec in self.observation_spec.items()
         }
         self._reward = np.zeros(n)
         self._terminated, self._success = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
         self._info = {key: np.zeros(n) for key in self.config.info}
         self._seeds = np.zeros(n, dtype=np.int64)
-        self._history = History(n, self.action_spec.size) if self.config.saving == "replay" else None
+        self._history = (
+            History(n, self.action_spec.size) if self.config.saving == "replay" else None
+        )
         self._mujoco: MujocoState | None = None
         self._refusal = ""
 
@@ -95,7 +117,8 @@ class GymEngine:
         """See `Engine.step`.
 
         Raises:
-            HandoffError: the environment truncated the episode by itself, or does not tell success as configured.
+            HandoffError: the environment truncated the episode by itself, or does not tell success
+                as configured.
         """
         for i in np.flatnonzero(running):
             self._step(int(i), action[i])
@@ -114,7 +137,8 @@ class GymEngine:
         """See `Engine.save`.
 
         Raises:
-            HandoffError: its state cannot be copied, or a trial (once, on another instance) was not repeated exactly.
+            HandoffError: its state cannot be copied, or a trial (once, on another instance) was not
+                repeated exactly.
         """
         if self._history is not None:
             return {"start": self._seeds.copy(), **self._history.save()}
@@ -135,7 +159,9 @@ class GymEngine:
             return
         snapshot = self._snapshot()
         for row, i in enumerate(worlds):
-            snapshot.restore(self._envs[i].unwrapped, {name: array[row] for name, array in state.items()})
+            snapshot.restore(
+                self._envs[i].unwrapped, {name: array[row] for name, array in state.items()}
+            )
         for name, array in self._told().items():
             array[worlds] = state[f"now_{name}"]
         for name, array in self._observation.items():
@@ -144,8 +170,15 @@ class GymEngine:
     def dump(self, world: int) -> dict[str, np.ndarray]:
         """See `Engine.dump`."""
         data = getattr(self._envs[world].unwrapped, "data", None)
-        arrays = {name: np.array(getattr(data, name)) for name in ("qpos", "qvel", "ctrl") if hasattr(data, name)}
-        return {**arrays, **{f"observation_{name}": array[world] for name, array in self._observation.items()}}
+        arrays = {
+            name: np.array(getattr(data, name))
+            for name in ("qpos", "qvel", "ctrl")
+            if hasattr(data, name)
+        }
+        return {
+            **arrays,
+            **{f"observation_{name}": array[world] for name, array in self._observation.items()},
+        }
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -153,18 +186,26 @@ class GymEngine:
             env.close()
 
     def _told(self) -> dict[str, np.ndarray]:
-        return {"reward": self._reward, "terminated": self._terminated, "success": self._success, **self._info}
+        return {
+            "reward": self._reward,
+            "terminated": self._terminated,
+            "success": self._success,
+            **self._info,
+        }
 
     def _make(self) -> Any:
         import gymnasium
 
-        # pygame, which some environments draw with, otherwise greets on standard output when imported.
+        # pygame, which some environments draw with, otherwise greets on standard output when
+        # imported.
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         try:
             if self.env_id.startswith("gymnasium_robotics:"):
                 mend_joint_types()
             options = dict(self.config.options)
-            return gymnasium.make(self.env_id, max_episode_steps=-1, disable_env_checker=True, **options)
+            return gymnasium.make(
+                self.env_id, max_episode_steps=-1, disable_env_checker=True, **options
+            )
         except (gymnasium.error.Error, ImportError, TypeError) as error:
             raise HandoffError(
                 f"{self.name}: cannot be made ({error}). Is its package installed, and named before the id, as in "
@@ -184,7 +225,12 @@ class GymEngine:
         self._put(world, observation, float(reward), bool(terminated), info)
 
     def _put(
-        self, world: int, observation: Any, reward: float, terminated: bool, info: Mapping[str, Any] | None
+        self,
+        world: int,
+        observation: Any,
+        reward: float,
+        terminated: bool,
+        info: Mapping[str, Any] | None,
     ) -> None:
         """Files one world's answer; after a reset there is no `info`."""
         for name, value in flat(observation).items():
@@ -194,7 +240,9 @@ class GymEngine:
         self._terminated[world] = terminated or (success and self.config.end_on_success)
         for key, array in self._info.items():
             if info is not None and key not in info:
-                raise HandoffError(f"{self.name}: no info '{key}', the environment tells {sorted(info)}.")
+                raise HandoffError(
+                    f"{self.name}: no info '{key}', the environment tells {sorted(info)}."
+                )
             array[world] = 0.0 if info is None else info[key]
 
     def _solved(self, terminated: bool, info: Mapping[str, Any]) -> bool:
@@ -213,7 +261,8 @@ class GymEngine:
                 )
 
     def _snapshot(self) -> MujocoState:
-        """The copier, tried out on a spare instance when first asked for: state kept out of sight shows there."""
+        """The copier, tried out on a spare instance when first asked for: state kept out of sight
+        shows there."""
         if self._mujoco is None and not self._refusal:
             env = self._make()
             try:

@@ -1,4 +1,5 @@
-"""The published push-T benchmark, gym-pusht, in SI units, with pictures as observations where they are asked for."""
+"""The published push-T benchmark, gym-pusht, in SI units, with pictures as observations where they
+are asked for."""
 
 from __future__ import annotations
 
@@ -31,20 +32,23 @@ class PushTConfig:
     """What the benchmark's worlds show."""
 
     picture: int | None = None
-    """Edge of the square pictures in the field `image` [px]; the demonstrations' have 96. None makes none."""
+    """Edge of the square pictures in the field `image` [px]; the demonstrations' have 96. None
+    makes none."""
 
 
 class PushTEngine:
     """N gym-pusht worlds in one process, without gymnasium's wrappers.
 
-    Observation fields, all in the board's frame (x right, y down): `agent` (N, 2) m, `keypoints` (N, 9, 2) m,
-    `block_pose` (N, 3) m, m, rad in [0, 2 pi); with pictures also `image` (N, edge, edge, 3) uint8, the whole board, as
-    the demonstrations show it. The action (N, 2) is the agent's target position in m, not clipped, as in the published
-    protocol. The reward is clip(coverage / 0.95, 0, 1); info `coverage`, 0 after a reset.
+    Observation fields, all in the board's frame (x right, y down): `agent` (N, 2) m, `keypoints`
+    (N, 9, 2) m, `block_pose` (N, 3) m, m, rad in [0, 2 pi); with pictures also `image` (N, edge,
+    edge, 3) uint8, the whole board, as the demonstrations show it. The action (N, 2) is the agent's
+    target position in m, not clipped, as in the published protocol. The reward is clip(coverage /
+    0.95, 0, 1); info `coverage`, 0 after a reset.
 
-    States are saved as the start and the actions since, and a restore takes those again: pymunk hides the pushes
-    between bodies that its next step begins with. With positions and velocities alone 6 of 60 random states had the
-    same future; after 30 steps the median was 0.15 mm off, one in ten more than 77 mm.
+    States are saved as the start and the actions since, and a restore takes those again: pymunk
+    hides the pushes between bodies that its next step begins with. With positions and velocities
+    alone 6 of 60 random states had the same future; after 30 steps the median was 0.15 mm off, one
+    in ten more than 77 mm.
     """
 
     name = "gym-pusht push_t"
@@ -52,8 +56,12 @@ class PushTEngine:
     max_steps = 300  # of the published protocol
     _board: Mapping[str, FieldSpec] = {
         "agent": FieldSpec(shape=(2,), unit="m", frame="board", about="centre of the pusher, x y"),
-        "keypoints": FieldSpec(shape=(9, 2), unit="m", frame="board", about="points of the block, x y"),
-        "block_pose": FieldSpec(shape=(3,), unit="m, m, rad", frame="board", about="block x, y, angle in [0, 2 pi)"),
+        "keypoints": FieldSpec(
+            shape=(9, 2), unit="m", frame="board", about="points of the block, x y"
+        ),
+        "block_pose": FieldSpec(
+            shape=(3,), unit="m, m, rad", frame="board", about="block x, y, angle in [0, 2 pi)"
+        ),
     }
     action_spec = ActionSpec(
         low=(0.0, 0.0), high=(0.512, 0.512), names=("x", "y"), unit="m", interface="position_target"
@@ -84,7 +92,9 @@ class PushTEngine:
         pictures = {}
         if edge is not None:
             about = "the board from above, RGB"
-            pictures["image"] = FieldSpec(shape=(edge, edge, 3), dtype="uint8", unit="u8", about=about)
+            pictures["image"] = FieldSpec(
+                shape=(edge, edge, 3), dtype="uint8", unit="u8", about=about
+            )
         self.observation_spec: Mapping[str, FieldSpec] = {**self._board, **pictures}
         self._worlds = [
             PushTEnv(
@@ -132,10 +142,14 @@ class PushTEngine:
         )
 
     def save(self) -> WorldState:
-        """`start_seed` (N,), `start_state` (N, 5) agent x, y and block x, y, angle [m, rad] where a world was put
-        at a state, else NaN, and the actions since.
+        """`start_seed` (N,), `start_state` (N, 5) agent x, y and block x, y, angle [m, rad] where a
+        world was put at a state, else NaN, and the actions since.
         """
-        return {"start_seed": self._seeds.copy(), "start_state": self._start.copy(), **self._history.save()}
+        return {
+            "start_seed": self._seeds.copy(),
+            "start_state": self._start.copy(),
+            **self._history.save(),
+        }
 
     def restore(self, worlds: np.ndarray, state: WorldState) -> None:
         """See `Engine.restore`; takes as long as the actions took."""
@@ -154,7 +168,8 @@ class PushTEngine:
         }
 
     def render(self, world: int) -> np.ndarray:
-        """(frame_size, frame_size, 3) uint8 RGB picture of one world, with the last target as a red cross."""
+        """(frame_size, frame_size, 3) uint8 RGB picture of one world, with the last target as a red
+        cross."""
         return np.asarray(self._worlds[world].render())
 
     def close(self) -> None:
@@ -175,19 +190,28 @@ class PushTEngine:
     def _step(self, world: int, action: np.ndarray) -> None:
         self._history.add(world, action)
         _, _, self._solved[world], _, info = self._worlds[world].step(PIXELS_PER_METRE * action)
-        # The polygon overlap (GEOS) differs in its last bits from process to process; the physics does not.
+        # The polygon overlap (GEOS) differs in its last bits from process to process; the physics
+        # does not.
         self._coverage[world] = round(info["coverage"], COVERAGE_DECIMALS)
 
 
 class PushTVecEnv(Worlds):
-    """The published benchmark as it is evaluated: a solved world freezes until `reset`, and there is no time limit."""
+    """The published benchmark as it is evaluated: a solved world freezes until `reset`, and there
+    is no time limit."""
 
     def __init__(
-        self, num_envs: int, frame_size: int = 96, config: PushTConfig | None = None, max_steps: int = NO_LIMIT
+        self,
+        num_envs: int,
+        frame_size: int = 96,
+        config: PushTConfig | None = None,
+        max_steps: int = NO_LIMIT,
     ):
-        """Makes the worlds; call `reset` before `step`. Arguments as of `PushTEngine` and `WorldsConfig`."""
+        """Makes the worlds; call `reset` before `step`. Arguments as of `PushTEngine` and
+        `WorldsConfig`."""
         self._push_t = PushTEngine(num_envs, frame_size, config)
-        super().__init__(self._push_t, WorldsConfig(on_end="freeze", max_steps=max_steps, guard_steps=0))
+        super().__init__(
+            self._push_t, WorldsConfig(on_end="freeze", max_steps=max_steps, guard_steps=0)
+        )
 
     def reset_to(self, agent: np.ndarray, block_pose: np.ndarray) -> Observation:
         """Starts every world exactly at a recorded state, at rest.
@@ -206,15 +230,17 @@ class PushTVecEnv(Worlds):
         return self.restore({**self.save(), "start_state": state_N5})
 
     def render(self, world: int) -> np.ndarray:
-        """(frame_size, frame_size, 3) uint8 RGB picture of one world, with the last target as a red cross."""
+        """(frame_size, frame_size, 3) uint8 RGB picture of one world, with the last target as a red
+        cross."""
         return self._push_t.render(world)
 
 
 def _put_at(world: Any, state: np.ndarray) -> None:
     """Puts a gym-pusht world at rest at agent x, y and block x, y, angle [m, rad].
 
-    gym-pusht's own `reset_to_state` sets the block's position before its angle; the turn about the centre of mass then
-    moves the block. Here the angle comes first, so that the state reached is the state given.
+    gym-pusht's own `reset_to_state` sets the block's position before its angle; the turn about the
+    centre of mass then moves the block. Here the angle comes first, so that the state reached is
+    the state given.
     """
     world._setup()
     world.agent.position = tuple(PIXELS_PER_METRE * state[:2])

@@ -1,4 +1,5 @@
-"""What a Gymnasium environment says of itself, in this project's words: fields, actions, rate and time limit."""
+"""What a Gymnasium environment says of itself, in this project's words: fields, actions, rate and
+time limit."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from robots.spec import ActionSpec, FieldSpec
 
 
 def flat(observation: Any, path: str = "") -> dict[str, Any]:
-    """Leaves of a nested observation (or of its space) by their paths, `outer/inner`; a bare one is `observation`."""
+    """Leaves of a nested observation (or of its space) by their paths, `outer/inner`; a bare one is
+    `observation`."""
     if not isinstance(observation, Mapping):
         return {path or "observation": observation}
     return {
@@ -34,9 +36,13 @@ def field_specs(name: str, space: Any) -> dict[str, FieldSpec]:
     leaves = flat(space)
     for key, leaf in leaves.items():
         if not isinstance(leaf, spaces.Box):
-            raise HandoffError(f"{name}: observation '{key}' is a {type(leaf).__name__}, only Box and Dict are known.")
+            raise HandoffError(
+                f"{name}: observation '{key}' is a {type(leaf).__name__}, only Box and Dict are known."
+            )
         image = leaf.dtype == np.uint8 and len(leaf.shape) == 3
-        specs[key] = FieldSpec(shape=tuple(leaf.shape), dtype=str(leaf.dtype), unit="u8" if image else "1")
+        specs[key] = FieldSpec(
+            shape=tuple(leaf.shape), dtype=str(leaf.dtype), unit="u8" if image else "1"
+        )
     return specs
 
 
@@ -50,7 +56,9 @@ def action_spec(name: str, space: Any) -> ActionSpec:
 
     if not isinstance(space, spaces.Box):
         raise HandoffError(f"{name}: actions are a {type(space).__name__}, only Box is known.")
-    return ActionSpec(low=tuple(map(float, space.low.ravel())), high=tuple(map(float, space.high.ravel())))
+    return ActionSpec(
+        low=tuple(map(float, space.low.ravel())), high=tuple(map(float, space.high.ravel()))
+    )
 
 
 def control_rate(name: str, env: Any) -> float:
@@ -60,7 +68,8 @@ def control_rate(name: str, env: Any) -> float:
         HandoffError: the environment does not tell.
     """
     dt = getattr(env.unwrapped, "dt", None)
-    # gym-pusht's `dt` is that of one of its ten physics steps; its metadata tells the control rate, as the API asks.
+    # gym-pusht's `dt` is that of one of its ten physics steps; its metadata tells the control rate,
+    # as the API asks.
     told = env.metadata.get("render_fps") or (1.0 / dt if dt else None)
     if told is None:
         raise HandoffError(f"{name}: tells no control rate. Set rate_hz.")
@@ -84,8 +93,9 @@ def time_limit(name: str, env_id: str) -> int:
 def mend_joint_types() -> None:
     """Lets gymnasium-robotics 1.4.2 tell joint types under MuJoCo 3.12 and later.
 
-    It asks whether a NumPy integer is in a tuple of MuJoCo's enum members, which is no longer true of equal numbers
-    (pybind11 3.1). Its module of joint access gets a view of `mujoco` whose joint types are plain integers.
+    It asks whether a NumPy integer is in a tuple of MuJoCo's enum members, which is no longer true
+    of equal numbers (pybind11 3.1). Its module of joint access gets a view of `mujoco` whose joint
+    types are plain integers.
     """
     import types
 
@@ -97,5 +107,7 @@ def mend_joint_types() -> None:
         return
     view = types.ModuleType("mujoco")
     view.__dict__.update(vars(mujoco))
-    view.__dict__["mjtJoint"] = types.SimpleNamespace(**{name: int(kind) for name, kind in kinds.__members__.items()})
+    view.__dict__["mjtJoint"] = types.SimpleNamespace(
+        **{name: int(kind) for name, kind in kinds.__members__.items()}
+    )
     mujoco_utils.mujoco = view

@@ -1,4 +1,5 @@
-"""What the future of a Gymnasium environment depends on: MuJoCo's state and its own attributes, or else its past."""
+"""What the future of a Gymnasium environment depends on: MuJoCo's state and its own attributes, or
+else its past."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -14,19 +15,32 @@ from robots.interfaces import WorldState
 from sim.engines.gym_spaces import flat
 
 HISTORY_ROOM = 300
-"""Actions for which a history has room at first; it doubles when full. The published push-T episode has as many."""
+"""Actions for which a history has room at first; it doubles when full. The published push-T episode
+has as many."""
 NOT_DERIVED = ("bvh_active",)
-"""Arrays of MuJoCo's data left out: marks of bounding boxes for drawing, far larger than all the rest."""
+"""Arrays of MuJoCo's data left out: marks of bounding boxes for drawing, far larger than all the
+rest."""
 TRIAL_STEPS = 5
 """Steps before and after the state that `tried_state` saves."""
-MODEL_FIELDS = ("body_pos", "body_quat", "body_mass", "geom_size", "geom_rgba", "site_pos", "site_quat")
-"""Numbers of the compiled model that environments are known to draw anew at a reset (mazes, doors, targets)."""
+MODEL_FIELDS = (
+    "body_pos",
+    "body_quat",
+    "body_mass",
+    "geom_size",
+    "geom_rgba",
+    "site_pos",
+    "site_quat",
+)
+"""Numbers of the compiled model that environments are known to draw anew at a reset (mazes, doors,
+targets)."""
 
 
 class History:
-    """The actions of N worlds since their starts: with the start, the exact state of any repeatable environment.
+    """The actions of N worlds since their starts: with the start, the exact state of any repeatable
+    environment.
 
-    Going back costs as many steps as were taken, so it is for worlds whose physics cannot be copied.
+    Going back costs as many steps as were taken, so it is for worlds whose physics cannot be
+    copied.
     """
 
     def __init__(self, num_envs: int, action_size: int):
@@ -55,12 +69,13 @@ class History:
 
 
 class MujocoState:
-    """Copies all that one MuJoCo environment's future depends on into flat arrays, and back, bit for bit.
+    """Copies all that one MuJoCo environment's future depends on into flat arrays, and back, bit
+    for bit.
 
-    Besides MuJoCo's own integration state these are the derived quantities (environments read positions that are one
-    substep old, so they cannot be computed anew), a few numbers of the model, the random generator, and every attribute
-    of the environment that is a number or an array of numbers. State kept elsewhere is not seen; `tried_state` looks
-    whether that matters.
+    Besides MuJoCo's own integration state these are the derived quantities (environments read
+    positions that are one substep old, so they cannot be computed anew), a few numbers of the
+    model, the random generator, and every attribute of the environment that is a number or an array
+    of numbers. State kept elsewhere is not seen; `tried_state` looks whether that matters.
     """
 
     def __init__(self, environment: Any):
@@ -78,7 +93,8 @@ class MujocoState:
                 "`saving='replay'` goes back by repeating the actions."
             )
         self._state_size = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION)
-        # Arrays in MuJoCo's arena (contacts, constraints) are empty in fresh data; each step computes them first.
+        # Arrays in MuJoCo's arena (contacts, constraints) are empty in fresh data; each step
+        # computes them first.
         fresh = mujoco.MjData(model)
         self._derived = [
             name
@@ -86,7 +102,9 @@ class MujocoState:
             if not name.startswith("_") and name not in NOT_DERIVED
             if isinstance(value := getattr(fresh, name), np.ndarray) and value.size
         ]
-        self._attributes = [name for name, value in sorted(vars(environment).items()) if _is_numeric(value)]
+        self._attributes = [
+            name for name, value in sorted(vars(environment).items()) if _is_numeric(value)
+        ]
 
     def save(self, environment: Any) -> dict[str, np.ndarray]:
         """Named flat arrays of one environment."""
@@ -95,11 +113,18 @@ class MujocoState:
         model, data = environment.model, environment.data
         physics = np.zeros(self._state_size)
         mujoco.mj_getState(model, data, physics, mujoco.mjtState.mjSTATE_INTEGRATION)
-        numbers = [np.asarray(getattr(environment, name), dtype=np.float64).ravel() for name in self._attributes]
+        numbers = [
+            np.asarray(getattr(environment, name), dtype=np.float64).ravel()
+            for name in self._attributes
+        ]
         return {
             "physics": physics,
-            "derived": np.concatenate([getattr(data, name).ravel().astype(np.float64) for name in self._derived]),
-            "model": np.concatenate([getattr(model, name).ravel().astype(np.float64) for name in MODEL_FIELDS]),
+            "derived": np.concatenate(
+                [getattr(data, name).ravel().astype(np.float64) for name in self._derived]
+            ),
+            "model": np.concatenate(
+                [getattr(model, name).ravel().astype(np.float64) for name in MODEL_FIELDS]
+            ),
             "attributes": np.concatenate([*numbers, np.zeros(0)]),
             "generator": _generator_words(environment.np_random),
         }
@@ -119,7 +144,8 @@ class MujocoState:
             values = row["attributes"][at : at + np.size(before)]
             at += np.size(before)
             if isinstance(before, np.ndarray):
-                # A new array: the old one may be shared with an observation that somebody still holds.
+                # A new array: the old one may be shared with an observation that somebody still
+                # holds.
                 setattr(environment, name, values.reshape(before.shape).astype(before.dtype))
             else:
                 setattr(environment, name, type(before)(values[0]))
@@ -127,10 +153,12 @@ class MujocoState:
 
 
 def tried_state(env: Any, name: str) -> MujocoState:
-    """A `MujocoState` for environments like `env`, which is stepped, saved, stepped on, restored and stepped again.
+    """A `MujocoState` for environments like `env`, which is stepped, saved, stepped on, restored
+    and stepped again.
 
     Raises:
-        HandoffError: MuJoCo does not run it, or the restored state did not repeat its future bit by bit.
+        HandoffError: MuJoCo does not run it, or the restored state did not repeat its future bit by
+            bit.
     """
     env.reset(seed=0)
     snapshot = MujocoState(env.unwrapped)
@@ -174,9 +202,18 @@ def _generator_words(generator: np.random.Generator) -> np.ndarray:
     """(6,) uint64: the two halves of PCG64's state and increment, and its spare 32 bits."""
     state = generator.bit_generator.state
     if state["bit_generator"] != "PCG64":
-        raise HandoffError(f"random generator {state['bit_generator']}, only PCG64, Gymnasium's own, can be saved.")
+        raise HandoffError(
+            f"random generator {state['bit_generator']}, only PCG64, Gymnasium's own, can be saved."
+        )
     value, increment, mask = state["state"]["state"], state["state"]["inc"], (1 << 64) - 1
-    words = [value >> 64, value & mask, increment >> 64, increment & mask, state["has_uint32"], state["uinteger"]]
+    words = [
+        value >> 64,
+        value & mask,
+        increment >> 64,
+        increment & mask,
+        state["has_uint32"],
+        state["uinteger"],
+    ]
     return np.array(words, dtype=np.uint64)
 
 

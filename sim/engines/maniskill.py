@@ -1,8 +1,10 @@
-"""Any ManiSkill 3 environment as an engine: PhysX on the CPU, one scene per world, or on a GPU, one batch of scenes.
+"""Any ManiSkill 3 environment as an engine: PhysX on the CPU, one scene per world, or on a GPU, one
+batch of scenes.
 
-Written against mani_skill 3.0.1 and SAPIEN 3.0.3. The batch is the same code with a width of N instead of 1; it
-has run on a stand-in only, not on a GPU. ManiSkill asks for a Vulkan driver even when no picture is wanted, because
-materials belong to its renderer. Its assets are licensed CC BY-NC: they are used through the package and never fetched.
+Written against mani_skill 3.0.1 and SAPIEN 3.0.3. The batch is the same code with a width of N
+instead of 1; it has run on a stand-in only, not on a GPU. ManiSkill asks for a Vulkan driver even
+when no picture is wanted, because materials belong to its renderer. Its assets are licensed CC
+BY-NC: they are used through the package and never fetched.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from sim.engines.maniskill_task import (
 NO_LIMIT = 2**31 - 1
 """A time limit [control periods] that no episode reaches, for tasks registered without one."""
 TRIAL_STEPS = 10
-"""Random actions after which a reset must start the same way again, or each reset builds the scene anew."""
+"""Random actions after which a reset must start the same way again, or each reset builds the scene
+anew."""
 MAX_SEED = 2**32 - 1
 """ManiSkill seeds NumPy's RandomState, which takes 32 bits."""
 
@@ -40,12 +43,13 @@ MAX_SEED = 2**32 - 1
 class ManiSkillEngine:
     """N worlds of one ManiSkill task, without ManiSkill's own time limit and automatic reset.
 
-    Fields of the observation are named by their path, such as `agent/qpos` and `extra/obj_pose`; they are float32,
-    flags as 0 and 1. Pictures are `image_<camera>`, (H, W, 3) uint8. ManiSkill clips actions to its bounds. Actions of
-    several robots are laid end to end. On the CPU a world's trajectory depends on its seed and actions alone, bit for
-    bit where few bodies touch (PickCube-v1, PegInsertionSide-v1); PhysX does not promise the order in which it resolves
-    contacts, and PushT-v1's block has been seen to differ in its last bit (1.5e-7 m). On CUDA what ManiSkill draws when
-    it builds the scene (the peg's size) depends on the world's number instead.
+    Fields of the observation are named by their path, such as `agent/qpos` and `extra/obj_pose`;
+    they are float32, flags as 0 and 1. Pictures are `image_<camera>`, (H, W, 3) uint8. ManiSkill
+    clips actions to its bounds. Actions of several robots are laid end to end. On the CPU a world's
+    trajectory depends on its seed and actions alone, bit for bit where few bodies touch
+    (PickCube-v1, PegInsertionSide-v1); PhysX does not promise the order in which it resolves
+    contacts, and PushT-v1's block has been seen to differ in its last bit (1.5e-7 m). On CUDA what
+    ManiSkill draws when it builds the scene (the peg's size) depends on the world's number instead.
     """
 
     def __init__(self, task: str, num_envs: int, config: ManiSkillConfig | None = None) -> None:
@@ -57,7 +61,8 @@ class ManiSkillEngine:
             config: how it becomes worlds.
 
         Raises:
-            HandoffError: package, task, assets, robot or Vulkan driver missing, or an impossible configuration.
+            HandoffError: package, task, assets, robot or Vulkan driver missing, or an impossible
+                configuration.
         """
         self.config = config or ManiSkillConfig()
         self.num_envs, self.name = num_envs, f"maniskill {task}"
@@ -76,29 +81,39 @@ class ManiSkillEngine:
         for _ in range(num_envs // self._width):
             self._envs.append(make_environment(self.name, make, arguments))
         first = self._envs[0]
-        self.observation_spec: Mapping[str, FieldSpec] = field_specs(self.name, first.get_obs(), self._width)
+        self.observation_spec: Mapping[str, FieldSpec] = field_specs(
+            self.name, first.get_obs(), self._width
+        )
         self.action_spec, self._action_slices = action_spec(self.name, first)
         self.rate_hz = float(first.control_freq)
         self.max_steps = limit or NO_LIMIT
         self._seeds = np.zeros(num_envs, dtype=np.int64)
         self._history = History(num_envs, self.action_spec.size) if saving == "replay" else None
         zeros = np.zeros(self._width)
-        # A batch cannot be built anew for some of its worlds; a task that always builds anew needs no trial.
+        # A batch cannot be built anew for some of its worlds; a task that always builds anew needs
+        # no trial.
         trial = self.config.rebuild is None and not batched and first.reconfiguration_freq != 1
-        self._rebuild = not batched and (not self._repeats(first) if trial else bool(self.config.rebuild))
-        self._parts = [self._answer(env.get_obs(info := env.get_info()), info, zeros) for env in self._envs]
+        self._rebuild = not batched and (
+            not self._repeats(first) if trial else bool(self.config.rebuild)
+        )
+        self._parts = [
+            self._answer(env.get_obs(info := env.get_info()), info, zeros) for env in self._envs
+        ]
 
     def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
-        """See `Engine.reset`. One world at a time, for ManiSkill seeds all it resets together from the first's seed.
+        """See `Engine.reset`. One world at a time, for ManiSkill seeds all it resets together from
+        the first's seed.
 
-        A reset takes 3 to 5 ms, or about 0.3 s where the scene must be built anew (by PegInsertionSide-v1 itself, and
-        for tasks whose own reset does not start everything anew).
+        A reset takes 3 to 5 ms, or about 0.3 s where the scene must be built anew (by
+        PegInsertionSide-v1 itself, and for tasks whose own reset does not start everything anew).
 
         Raises:
             HandoffError: a seed of more than 32 bits.
         """
         if (np.asarray(seeds) > MAX_SEED).any():
-            raise HandoffError(f"{self.name}: seed {int(np.max(seeds))}, ManiSkill takes at most {MAX_SEED}.")
+            raise HandoffError(
+                f"{self.name}: seed {int(np.max(seeds))}, ManiSkill takes at most {MAX_SEED}."
+            )
         for world, seed in zip(worlds, seeds, strict=True):
             at, row = divmod(int(world), self._width)
             env = self._envs[at]
@@ -118,7 +133,9 @@ class ManiSkillEngine:
         for at, env in enumerate(self._envs):
             rows = np.arange(at * self._width, (at + 1) * self._width)
             if running[rows].any():
-                observation, reward, info = self._advance(env, np.where(running[rows, None], action[rows], 0.0))
+                observation, reward, info = self._advance(
+                    env, np.where(running[rows, None], action[rows], 0.0)
+                )
                 self._parts[at] = self._answer(observation, info, reward)
         if self._history is not None:
             for world in np.flatnonzero(running):
@@ -128,7 +145,10 @@ class ManiSkillEngine:
         """See `Engine.read`."""
         parts = self._parts
         return Reading(
-            observation={name: np.concatenate([p.observation[name] for p in parts]) for name in parts[0].observation},
+            observation={
+                name: np.concatenate([p.observation[name] for p in parts])
+                for name in parts[0].observation
+            },
             reward=np.concatenate([p.reward for p in parts]),
             terminated=np.concatenate([p.terminated for p in parts]),
             success=np.concatenate([p.success for p in parts]),
@@ -139,8 +159,9 @@ class ManiSkillEngine:
         """See `Engine.save`.
 
         Returns:
-            `start`, the seeds; by replay, the actions and the observation against which `restore` checks itself; by
-            state, ManiSkill's own state dictionary, the elapsed steps and the reward.
+            `start`, the seeds; by replay, the actions and the observation against which `restore`
+            checks itself; by state, ManiSkill's own state dictionary, the elapsed steps and the
+            reward.
         """
         if self._history is not None:
             seen = {f"observation_{name}": array for name, array in self.read().observation.items()}
@@ -155,10 +176,11 @@ class ManiSkillEngine:
         }
 
     def restore(self, worlds: np.ndarray, state: WorldState) -> None:
-        """See `Engine.restore`. Both ways reset from the saved seed first, which brings back what a task drew then.
+        """See `Engine.restore`. Both ways reset from the saved seed first, which brings back what a
+        task drew then.
 
-        By state, variables that a task changes from step to step, and that are not in ManiSkill's state dictionary,
-        start anew.
+        By state, variables that a task changes from step to step, and that are not in ManiSkill's
+        state dictionary, start anew.
 
         Raises:
             HandoffError: the state is of another kind, or replay did not repeat what was saved.
@@ -179,8 +201,13 @@ class ManiSkillEngine:
     def dump(self, world: int) -> dict[str, np.ndarray]:
         """See `Engine.dump`: the observation and ManiSkill's state dictionary."""
         at, row = divmod(world, self._width)
-        seen = {f"observation_{name}": array[row] for name, array in self._parts[at].observation.items()}
-        return {**seen, **{path: _array(leaf)[row] for path, leaf in leaves(self._envs[at].get_state_dict())}}
+        seen = {
+            f"observation_{name}": array[row] for name, array in self._parts[at].observation.items()
+        }
+        return {
+            **seen,
+            **{path: _array(leaf)[row] for path, leaf in leaves(self._envs[at].get_state_dict())},
+        }
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -188,9 +215,14 @@ class ManiSkillEngine:
             env.close()
 
     def _repeats(self, env: Any) -> bool:
-        """Whether a reset starts anew all that steps change. Some leave the robot where it was, or its contacts."""
-        low, high = (np.clip(bound, -1.0, 1.0) for bound in (self.action_spec.low, self.action_spec.high))
-        actions = np.random.default_rng(0).uniform(low, high, size=(TRIAL_STEPS, 1, self.action_spec.size))
+        """Whether a reset starts anew all that steps change. Some leave the robot where it was, or
+        its contacts."""
+        low, high = (
+            np.clip(bound, -1.0, 1.0) for bound in (self.action_spec.low, self.action_spec.high)
+        )
+        actions = np.random.default_rng(0).uniform(
+            low, high, size=(TRIAL_STEPS, 1, self.action_spec.size)
+        )
         ends: list[list[bytes]] = []
         with _without_pictures(env):
             for seed in (0, 1, 0, 1):
@@ -199,25 +231,34 @@ class ManiSkillEngine:
                 ends.append([_array(leaf).tobytes() for _, leaf in leaves(observation)])
         return ends[:2] == ends[2:]
 
-    def _advance(self, env: Any, action_NA: np.ndarray) -> tuple[Any, np.ndarray, Mapping[str, Any]]:
+    def _advance(
+        self, env: Any, action_NA: np.ndarray
+    ) -> tuple[Any, np.ndarray, Mapping[str, Any]]:
         flat = action_NA.astype(np.float32)
-        form = {key: flat[:, part] for key, part in self._action_slices.items()} if self._action_slices else flat
+        form = (
+            {key: flat[:, part] for key, part in self._action_slices.items()}
+            if self._action_slices
+            else flat
+        )
         observation, reward, _, _, info = env.step(form)
         return observation, _array(reward, "float64"), info
 
     def _answer(self, observation: Any, info: Mapping[str, Any], reward: np.ndarray) -> Reading:
-        """Copies what one environment answered. Over means solved or failed, as in ManiSkill's own step."""
+        """Copies what one environment answered. Over means solved or failed, as in ManiSkill's own
+        step."""
         n = self._width
         flags = {
             name: _array(value)
             for name, value in info.items()
-            if name not in ("elapsed_steps", "reconfigure") and getattr(value, "shape", ())[:1] == (n,)
+            if name not in ("elapsed_steps", "reconfigure")
+            and getattr(value, "shape", ())[:1] == (n,)
         }
         never = np.zeros(n, dtype=bool)
         success = flags.pop("success", never).astype(bool)
         return Reading(
             observation={
-                name: _array(value, self.observation_spec[name].dtype) for name, value in observed(observation)
+                name: _array(value, self.observation_spec[name].dtype)
+                for name, value in observed(observation)
             },
             reward=reward.copy(),
             terminated=success | flags.get("fail", never).astype(bool),
@@ -226,7 +267,8 @@ class ManiSkillEngine:
         )
 
     def _repeat(self, history: History, world: int, row: int, state: WorldState) -> None:
-        """Takes the saved actions again in a world that has just been reset, and compares where it arrives."""
+        """Takes the saved actions again in a world that has just been reset, and compares where it
+        arrives."""
         env, part = self._envs[world], self._parts[world]
         actions = history.of(state, row)
         last = None
@@ -240,7 +282,9 @@ class ManiSkillEngine:
                 observation = env.get_obs(info)
             part = self._parts[world] = self._answer(observation, info, reward)
         for name, array in part.observation.items():
-            if array.dtype != np.uint8 and not np.array_equal(array[0], state[f"observation_{name}"][row]):
+            if array.dtype != np.uint8 and not np.array_equal(
+                array[0], state[f"observation_{name}"][row]
+            ):
                 raise HandoffError(
                     f"{self.name}: {len(actions)} actions from seed {self._seeds[world]} lead to another '{name}' than "
                     "was saved. Does the task draw at random while it runs, or is its physics not repeatable? "
@@ -255,7 +299,9 @@ class ManiSkillEngine:
         env = self._envs[at]
         present = env.get_state_dict()
         controllers = present.pop("controller", None)
-        where = {} if self._width == 1 else {"env_idx": env.elapsed_steps.new_tensor([index]).long()}
+        where = (
+            {} if self._width == 1 else {"env_idx": env.elapsed_steps.new_tensor([index]).long()}
+        )
         env.set_state_dict(_rebuilt(present, lambda path, _: state[path][row][None]), **where)
         if controllers:
 
@@ -287,9 +333,13 @@ def _array(value: Any, dtype: str | None = None) -> np.ndarray:
     return np.array(value.cpu().numpy() if hasattr(value, "cpu") else value, dtype=dtype)
 
 
-def _rebuilt(tree: Mapping[str, Any], leaf: Callable[[str, Any], Any], path: str = "") -> dict[str, Any]:
+def _rebuilt(
+    tree: Mapping[str, Any], leaf: Callable[[str, Any], Any], path: str = ""
+) -> dict[str, Any]:
     """A tree of the same form, each leaf made from its path and its present value."""
     return {
-        key: _rebuilt(value, leaf, f"{path}{key}/") if isinstance(value, Mapping) else leaf(f"{path}{key}", value)
+        key: _rebuilt(value, leaf, f"{path}{key}/")
+        if isinstance(value, Mapping)
+        else leaf(f"{path}{key}", value)
         for key, value in tree.items()
     }

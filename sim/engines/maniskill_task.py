@@ -1,4 +1,5 @@
-"""Finds and makes one ManiSkill environment, and states what it observes and how it is commanded."""
+"""Finds and makes one ManiSkill environment, and states what it observes and how it is
+commanded."""
 
 from __future__ import annotations
 
@@ -50,13 +51,14 @@ class ManiSkillConfig:
     render_backend: str = "auto"
     """`gpu`, `cpu` or a device of SAPIEN's; `auto` takes an NVIDIA GPU if there is one."""
     saving: Literal["replay", "state"] | None = None
-    """How `restore` works. `replay` repeats the actions since the start: bit for bit on the CPU, at the price of as
-    many steps. `state` copies poses, velocities, controller targets and elapsed steps: quick, and the only way on
-    CUDA, but PhysX's contact forces and friction anchors cannot be copied, so trajectories part at the next contact.
-    None: replay on the CPU, state on CUDA."""
+    """How `restore` works. `replay` repeats the actions since the start: bit for bit on the CPU, at
+    the price of as many steps. `state` copies poses, velocities, controller targets and elapsed
+    steps: quick, and the only way on CUDA, but PhysX's contact forces and friction anchors cannot
+    be copied, so trajectories part at the next contact. None: replay on the CPU, state on CUDA."""
     rebuild: bool | None = None
-    """Whether each reset on the CPU builds the scene anew (about 0.3 s). None: where a trial at the start shows that
-    the task's own reset carries something over, as those of Empty-v1 and RotateSingleObjectInHandLevel0-v1 do."""
+    """Whether each reset on the CPU builds the scene anew (about 0.3 s). None: where a trial at the
+    start shows that the task's own reset carries something over, as those of Empty-v1 and
+    RotateSingleObjectInHandLevel0-v1 do."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further keyword arguments of the environment, such as `robot_uids`."""
 
@@ -64,7 +66,8 @@ class ManiSkillConfig:
 def software_vulkan(
     environment: Mapping[str, str], drivers: Path = DRIVERS, devices: Path = Path("/dev")
 ) -> Path | None:
-    """Mesa's software driver (lavapipe), where nothing else was chosen and the machine has no GPU; else None.
+    """Mesa's software driver (lavapipe), where nothing else was chosen and the machine has no GPU;
+    else None.
 
     Args:
         environment: of the process.
@@ -93,7 +96,8 @@ def find_task(name: str, task: str) -> tuple[Callable[..., Any], int | None]:
     """
     driver = software_vulkan(os.environ)
     if driver is not None:
-        # The Vulkan loader otherwise opens all of Mesa's drivers, most of them for hardware that is not here.
+        # The Vulkan loader otherwise opens all of Mesa's drivers, most of them for hardware that is
+        # not here.
         os.environ["VK_ICD_FILENAMES"] = str(driver)
     try:
         import mani_skill.envs  # noqa: F401  (registers the tasks)
@@ -106,18 +110,26 @@ def find_task(name: str, task: str) -> tuple[Callable[..., Any], int | None]:
     spec = REGISTERED_ENVS.get(task)
     if spec is None:
         close = difflib.get_close_matches(task, REGISTERED_ENVS, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"it has {sorted(REGISTERED_ENVS)}."
+        hint = (
+            f"did you mean {' or '.join(map(repr, close))}?"
+            if close
+            else f"it has {sorted(REGISTERED_ENVS)}."
+        )
         raise HandoffError(f"{name}: ManiSkill has no task '{task}', {hint}")
     needed = [
         source
         for asset in spec.asset_download_ids or []
         for source in (
-            assets.expand_data_group_into_individual_data_source_ids(asset) if asset in assets.DATA_GROUPS else [asset]
+            assets.expand_data_group_into_individual_data_source_ids(asset)
+            if asset in assets.DATA_GROUPS
+            else [asset]
         )
     ]
     missing = [source for source in needed if not assets.is_data_source_downloaded(source)]
     if missing:
-        raise HandoffError(_assets_missing(name, f"{len(missing)} asset(s) such as '{missing[0]}'", task))
+        raise HandoffError(
+            _assets_missing(name, f"{len(missing)} asset(s) such as '{missing[0]}'", task)
+        )
     return spec.make, spec.max_episode_steps
 
 
@@ -142,7 +154,10 @@ def environment_arguments(config: ManiSkillConfig, width: int) -> dict[str, Any]
     if config.reward_mode is not None:
         arguments["reward_mode"] = config.reward_mode
     if config.image_size is not None:
-        arguments["sensor_configs"] = {"height": config.image_size[0], "width": config.image_size[1]}
+        arguments["sensor_configs"] = {
+            "height": config.image_size[0],
+            "width": config.image_size[1],
+        }
     return {**arguments, **config.options}
 
 
@@ -158,7 +173,11 @@ def make_environment(name: str, make: Callable[..., Any], arguments: dict[str, A
     except (RuntimeError, AttributeError) as error:
         if not any(part in str(error).lower() for part in NO_VULKAN):
             raise HandoffError(f"{name}: cannot be made with {arguments}: {error}") from error
-        chosen = {variable: os.environ[variable] for variable in DRIVER_VARIABLES if variable in os.environ}
+        chosen = {
+            variable: os.environ[variable]
+            for variable in DRIVER_VARIABLES
+            if variable in os.environ
+        }
         raise HandoffError(
             f"{name}: SAPIEN finds no Vulkan device ({error}), and needs one even without pictures. A GPU needs the "
             "Vulkan part of its driver; without a GPU, install Mesa 25 or later (mesa-vulkan-drivers; on Debian 12 "
@@ -178,11 +197,14 @@ def make_environment(name: str, make: Callable[..., Any], arguments: dict[str, A
 
 @contextmanager
 def _no_downloads(name: str) -> Iterator[None]:
-    """Turns ManiSkill's question on standard input, whether to download, into an error that says how to."""
+    """Turns ManiSkill's question on standard input, whether to download, into an error that says
+    how to."""
     from mani_skill.utils import download_asset
 
     def refuse(message: str) -> bool:
-        raise HandoffError(_assets_missing(name, f"assets ({message.partition('.')[0]})", "<robot or task>"))
+        raise HandoffError(
+            _assets_missing(name, f"assets ({message.partition('.')[0]})", "<robot or task>")
+        )
 
     ask = download_asset.prompt_yes_no
     download_asset.prompt_yes_no = refuse
@@ -203,7 +225,9 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 
 def observed(observation: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Names and values of what an observation holds; camera parameters are left out."""
-    yield from leaves({key: value for key, value in observation.items() if not key.startswith("sensor_")})
+    yield from leaves(
+        {key: value for key, value in observation.items() if not key.startswith("sensor_")}
+    )
     for camera, pictures in observation.get("sensor_data", {}).items():
         if "rgb" in pictures:
             yield f"image_{camera}", pictures["rgb"]
@@ -219,11 +243,19 @@ def field_specs(name: str, observation: Mapping[str, Any], width: int) -> dict[s
     for key, value in observed(observation):
         shape = tuple(value.shape)
         if shape[:1] != (width,):
-            raise HandoffError(f"{name}: observation '{key}' has shape {shape}, expected one row per world ({width}).")
+            raise HandoffError(
+                f"{name}: observation '{key}' has shape {shape}, expected one row per world ({width})."
+            )
         if key.startswith("image_"):
-            specs[key] = FieldSpec(shape=shape[1:], dtype="uint8", unit="u8", about=f"RGB picture of camera {key[6:]}")
+            specs[key] = FieldSpec(
+                shape=shape[1:], dtype="uint8", unit="u8", about=f"RGB picture of camera {key[6:]}"
+            )
             continue
-        endings = [ending for ending in UNITS if key.rpartition("/")[2] == ending or key.endswith(f"_{ending}")]
+        endings = [
+            ending
+            for ending in UNITS
+            if key.rpartition("/")[2] == ending or key.endswith(f"_{ending}")
+        ]
         unit, frame, about = UNITS[endings[0]] if endings else ("1", "", "as the task defines it")
         specs[key] = FieldSpec(shape=shape[1:], unit=unit, frame=frame, about=about)
     return specs
@@ -255,7 +287,8 @@ def action_spec(name: str, env: Any) -> tuple[ActionSpec, dict[str, slice]]:
 
 
 def _entry_names(controller: Any) -> list[str]:
-    """One name per entry of the action: Cartesian axes, joints, or the part of the robot with a number."""
+    """One name per entry of the action: Cartesian axes, joints, or the part of the robot with a
+    number."""
     names: list[str] = []
     for part, one in getattr(controller, "controllers", {"": controller}).items():
         size = one.single_action_space.shape[0]
@@ -264,5 +297,9 @@ def _entry_names(controller: Any) -> list[str]:
         elif size == len(one.joints):
             names += [joint.name for joint in one.joints]
         else:
-            names += [part or "action"] if size == 1 else [f"{part or 'action'}_{i}" for i in range(size)]
+            names += (
+                [part or "action"]
+                if size == 1
+                else [f"{part or 'action'}_{i}" for i in range(size)]
+            )
     return names

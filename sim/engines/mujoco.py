@@ -1,9 +1,9 @@
 """MuJoCo on the CPU: N worlds of an FR3 task, stepped by `mujoco.rollout`'s C threads.
 
-Each control period is one call: the impedance law is part of the model (`sim.scene.scene`), and the targets of all physics
-steps of the period are given in advance, rising linearly from the last period's. A world's state is a row of an array,
-so saving, restoring and picking worlds is indexing; and a row's future depends on the row alone, for every call starts
-the constraint solver cold.
+Each control period is one call: the impedance law is part of the model (`sim.scene.scene`), and the
+targets of all physics steps of the period are given in advance, rising linearly from the last
+period's. A world's state is a row of an array, so saving, restoring and picking worlds is indexing;
+and a row's future depends on the row alone, for every call starts the constraint solver cold.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -72,18 +72,22 @@ class MujocoEngine(Fr3Worlds):
             config: how.
 
         Raises:
-            HandoffError: the physics step does not divide the control period, fewer than one thread, or pictures
-                without OpenGL.
+            HandoffError: the physics step does not divide the control period, fewer than one
+                thread, or pictures without OpenGL.
         """
         import mujoco
         from mujoco import rollout
 
         self.config = config or MujocoConfig()
         if self.config.threads < 1:
-            raise HandoffError(f"mujoco {task.name}: {self.config.threads} threads asked for, at least 1 is needed.")
+            raise HandoffError(
+                f"mujoco {task.name}: {self.config.threads} threads asked for, at least 1 is needed."
+            )
         actions = self.config.actions or task.actions
         self.model = build_model(task, actions)
-        super().__init__(f"mujoco {task.name}", task, num_envs, self.model, actions, self.config.reward)
+        super().__init__(
+            f"mujoco {task.name}", task, num_envs, self.model, actions, self.config.reward
+        )
         self._state_spec = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
         self._ctrl_spec = mujoco.mjtState.mjSTATE_CTRL.value
         size = mujoco.mj_stateSize(self.model, self._state_spec)
@@ -157,7 +161,8 @@ class MujocoEngine(Fr3Worlds):
     def read(self) -> Reading:
         """See `Engine.read`."""
         reading = super().read()
-        # Where MuJoCo warns (numbers too large, no memory for contacts) a rollout leaves the world within its period.
+        # Where MuJoCo warns (numbers too large, no memory for contacts) a rollout leaves the world
+        # within its period.
         periods = self._state[:, 0] / self.period
         stopped = ~(np.abs(periods - np.round(periods)) < 1e-3)
         reading = reading._replace(reward=np.where(stopped, np.nan, reading.reward))
@@ -181,7 +186,8 @@ class MujocoEngine(Fr3Worlds):
         """See `Engine.restore`.
 
         Raises:
-            HandoffError: the state of other worlds: another task or action space, or (not) randomised.
+            HandoffError: the state of other worlds: another task or action space, or (not)
+                randomised.
         """
         expected = {name: array.shape[1:] for name, array in self.save().items()}
         given = {name: np.shape(array)[1:] for name, array in state.items()}

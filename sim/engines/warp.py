@@ -2,20 +2,24 @@
 
 The model is the one that `sim.engines.mujoco` steps. What mujoco-warp 4.0.0 does with its features:
 
-- Site transmissions with a reference site, elliptic cones, joint equalities, gravity compensation by actuators,
-  friction loss and the integrator implicitfast are all there, and are used as they are.
-- The flag `autoreset` is unknown to it. It never resets a world by itself, which is what the disabled flag asks for, so
-  the copy of the model that it gets has the flag at its default.
-- Its numbers are float32. From equal states, joint positions after one control period without contact agree with
-  MuJoCo's to 1e-5 rad; after contact, trajectories part and only their statistics agree.
+- Site transmissions with a reference site, elliptic cones, joint equalities, gravity compensation
+  by actuators, friction loss and the integrator implicitfast are all there, and are used as they
+  are.
+- The flag `autoreset` is unknown to it. It never resets a world by itself, which is what the
+  disabled flag asks for, so the copy of the model that it gets has the flag at its default.
+- Its numbers are float32. From equal states, joint positions after one control period without
+  contact agree with MuJoCo's to 1e-5 rad; after contact, trajectories part and only their
+  statistics agree.
 
-Worlds live in NumPy between control periods, as everywhere in `sim`: states and targets go to the device before a
-period and states come back after it, so a partial reset writes rows, and a frozen world is a row not written back. Like
-the CPU engine, each period starts the constraint solver cold, so that a row's future depends on the row alone.
+Worlds live in NumPy between control periods, as everywhere in `sim`: states and targets go to the
+device before a period and states come back after it, so a partial reset writes rows, and a frozen
+world is a row not written back. Like the CPU engine, each period starts the constraint solver cold,
+so that a row's future depends on the row alone.
 
-On a CUDA device the physics steps of a period are one captured graph. That path follows mujoco-warp's own command line
-and was never run, for want of a GPU. The tasks' terms are NumPy on the host, which bounds the speed of large batches.
-On a CPU a step of `reach` takes 6 times (256 worlds) to 170 times (4 worlds) as long as MuJoCo's: that is for tests.
+On a CUDA device the physics steps of a period are one captured graph. That path follows
+mujoco-warp's own command line and was never run, for want of a GPU. The tasks' terms are NumPy on
+the host, which bounds the speed of large batches. On a CPU a step of `reach` takes 6 times (256
+worlds) to 170 times (4 worlds) as long as MuJoCo's: that is for tests.
 """
 
 # The compiled mujoco module has no type stubs; mujoco-warp is an optional dependency.
@@ -50,8 +54,8 @@ BATCHED = (
     "actuator_biasprm",
     "actuator_acc0",
 )
-"""Fields of the model that differ from world to world when randomised: those that are drawn and those derived from
-them. Cameras and lights are left, for this engine draws no pictures."""
+"""Fields of the model that differ from world to world when randomised: those that are drawn and
+those derived from them. Cameras and lights are left, for this engine draws no pictures."""
 
 
 @config
@@ -84,13 +88,16 @@ class WarpEngine(Fr3Worlds):
             config: how.
 
         Raises:
-            HandoffError: mujoco-warp is not installed, there is no such device, the model has a feature that
-                mujoco-warp lacks, or the physics step does not divide the control period.
+            HandoffError: mujoco-warp is not installed, there is no such device, the model has a
+                feature that mujoco-warp lacks, or the physics step does not divide the control
+                period.
         """
         self.config = config or WarpConfig()
         actions = self.config.actions or task.actions
         self.model = build_model(task, actions)
-        super().__init__(f"warp {task.name}", task, num_envs, self.model, actions, self.config.reward)
+        super().__init__(
+            f"warp {task.name}", task, num_envs, self.model, actions, self.config.reward
+        )
         self._qpos = np.zeros((num_envs, self.model.nq))
         self._qvel = np.zeros((num_envs, self.model.nv))
         self._ranges = task.ranges if self.config.randomized else ()
@@ -98,7 +105,9 @@ class WarpEngine(Fr3Worlds):
         self._fields: dict[str, np.ndarray] = {}
         if self._ranges:
             self._drawn = copy.copy(self.model)
-            self._fields = {name: np.stack([getattr(self.model, name)] * num_envs) for name in BATCHED}
+            self._fields = {
+                name: np.stack([getattr(self.model, name)] * num_envs) for name in BATCHED
+            }
         room = Room(self.config.contacts, self.config.constraints)
         self._physics = WarpPhysics(
             self.name, self.model, num_envs, self.substeps, self.config.device, room, self._fields
@@ -119,7 +128,8 @@ class WarpEngine(Fr3Worlds):
         self._start(worlds, seeds)
         if self._ranges:
             for world, seed in zip(worlds.tolist(), seeds.tolist(), strict=True):
-                # The same stream as on the CPU engine: an episode is equally heavy, rough and slow on both.
+                # The same stream as on the CPU engine: an episode is equally heavy, rough and slow
+                # on both.
                 self._draws[world] = randomize.draw(self._ranges, np.random.default_rng([seed, 1]))
             self._write_draws(worlds)
 
@@ -140,7 +150,11 @@ class WarpEngine(Fr3Worlds):
 
     def save(self) -> WorldState:
         """See `Engine.save`; exact on one device."""
-        state: WorldState = {"qpos": self._qpos.copy(), "qvel": self._qvel.copy(), "ctrl": self._ctrl.copy()}
+        state: WorldState = {
+            "qpos": self._qpos.copy(),
+            "qvel": self._qvel.copy(),
+            "ctrl": self._ctrl.copy(),
+        }
         state |= {"target": self._target.copy(), "goal": self._goal.copy()}
         if self._ranges:
             state["draws"] = self._draws.copy()
@@ -148,7 +162,11 @@ class WarpEngine(Fr3Worlds):
 
     def restore(self, worlds: np.ndarray, state: WorldState) -> None:
         """See `Engine.restore`."""
-        self._qpos[worlds], self._qvel[worlds], self._ctrl[worlds] = state["qpos"], state["qvel"], state["ctrl"]
+        self._qpos[worlds], self._qvel[worlds], self._ctrl[worlds] = (
+            state["qpos"],
+            state["qvel"],
+            state["ctrl"],
+        )
         self._target[worlds], self._goal[worlds] = state["target"], state["goal"]
         if self._ranges:
             self._draws[worlds] = state["draws"]

@@ -1,6 +1,7 @@
 """mujoco-warp's model and data on a device, and the physics steps of one control period.
 
-Worlds live in NumPy between control periods (`advance`), or stay where they are (`state`, `period`).
+Worlds live in NumPy between control periods (`advance`), or stay where they are (`state`,
+`period`).
 """
 
 # The compiled mujoco module has no type stubs; mujoco-warp is an optional dependency.
@@ -52,7 +53,8 @@ class WarpPhysics:
         batched: fields of the model that differ from world to world.
 
     Raises:
-        HandoffError: mujoco-warp is not installed, there is no such device, or the model has a feature that it lacks.
+        HandoffError: mujoco-warp is not installed, there is no such device, or the model has a
+            feature that it lacks.
     """
 
     def __init__(
@@ -68,7 +70,8 @@ class WarpPhysics:
         try:
             import warp
 
-            # Said before the second import, which starts warp and would print its devices and kernels.
+            # Said before the second import, which starts warp and would print its devices and
+            # kernels.
             warp.config.log_level = warp.LOG_ERROR
             import mujoco_warp
         except ImportError as error:
@@ -76,25 +79,33 @@ class WarpPhysics:
                 f"{name}: mujoco-warp is not installed ({error}). Run: pip install 'handoff[warp]'."
             ) from error
         if device == "cuda" and not warp.is_cuda_available():
-            raise HandoffError(f"{name}: device 'cuda', but there is no CUDA device. Is the driver missing?")
+            raise HandoffError(
+                f"{name}: device 'cuda', but there is no CUDA device. Is the driver missing?"
+            )
         self._name, self._room, self._substeps = name, room, substeps
         self._warp, self._step, self._device = warp, mujoco_warp.step, warp.get_device(device)
         model = _without_autoreset(model)
         with warp.ScopedDevice(self._device):
             try:
-                self._model = mujoco_warp.put_model(model, batch_sizes=dict.fromkeys(batched, num_envs))
+                self._model = mujoco_warp.put_model(
+                    model, batch_sizes=dict.fromkeys(batched, num_envs)
+                )
             except NotImplementedError as error:
                 raise HandoffError(
                     f"{name}: mujoco-warp {mujoco_warp.__version__} cannot simulate this scene: {error}"
                 ) from error
             # Told as an error after each period, not printed by every kernel.
             self._model.opt.warn_overflow = False
-            self._data = mujoco_warp.make_data(model, nworld=num_envs, nconmax=room.contacts, njmax=room.constraints)
+            self._data = mujoco_warp.make_data(
+                model, nworld=num_envs, nconmax=room.contacts, njmax=room.constraints
+            )
             self._control = warp.zeros((substeps, num_envs, model.nu), dtype=float)
         self._graph: Any = None
         kinds = mujoco_warp.OverflowType
         # Not the solver's iteration limits: reaching those costs accuracy, not contacts.
-        self._fatal = int(kinds.NEFC | kinds.NJMAX_NNZ | kinds.BROADPHASE | kinds.NARROWPHASE | kinds.CCD)
+        self._fatal = int(
+            kinds.NEFC | kinds.NJMAX_NNZ | kinds.BROADPHASE | kinds.NARROWPHASE | kinds.CCD
+        )
 
     def write(self, fields: dict[str, np.ndarray]) -> None:
         """Puts model fields of all worlds, each (N, ...), on the device."""
@@ -102,7 +113,9 @@ class WarpPhysics:
             if values.size:
                 getattr(self._model, name).assign(values.astype(np.float32))
 
-    def advance(self, qpos: np.ndarray, qvel: np.ndarray, control: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def advance(
+        self, qpos: np.ndarray, qvel: np.ndarray, control: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Steps all worlds through one control period.
 
         Args:
@@ -126,12 +139,19 @@ class WarpPhysics:
         return after
 
     def shared(self) -> Shared:
-        """The device's own arrays as tensors: what is written to them is what the next `period` begins with."""
+        """The device's own arrays as tensors: what is written to them is what the next `period`
+        begins with."""
         to_torch, data = self._warp.to_torch, self._data
-        return Shared(to_torch(data.qpos), to_torch(data.qvel), to_torch(self._control), to_torch(data.overflow))
+        return Shared(
+            to_torch(data.qpos),
+            to_torch(data.qvel),
+            to_torch(self._control),
+            to_torch(data.overflow),
+        )
 
     def period(self) -> None:
-        """Steps all worlds through one control period, on the device alone, behind what torch has been asked for."""
+        """Steps all worlds through one control period, on the device alone, behind what torch has
+        been asked for."""
         qpos, qvel = (part.clone() for part in self.shared()[:2])
 
         def begin() -> None:

@@ -1,19 +1,21 @@
-"""AdaStop: how many runs tell agents apart, decided while they run, with the family-wise error controlled.
+"""AdaStop: how many runs tell agents apart, decided while they run, with the family-wise error
+controlled.
 
-Mathieu et al., "AdaStop: adaptive statistical testing for sound comparisons of Deep RL agents", arXiv 2306.10882. After
-each stage of `n` scores per agent, every pair's absolute sum of differences is held against a boundary taken from
-random permutations of the same scores; a pair beyond it is decided and leaves, the largest first, and sampling goes on
-for the rest. Stage k may have spent alpha (k + 1) / stages of the error.
+Mathieu et al., "AdaStop: adaptive statistical testing for sound comparisons of Deep RL agents",
+arXiv 2306.10882. After each stage of `n` scores per agent, every pair's absolute sum of differences
+is held against a boundary taken from random permutations of the same scores; a pair beyond it is
+decided and leaves, the largest first, and sampling goes on for the rest. Stage k may have spent
+alpha (k + 1) / stages of the error.
 
 Where this differs from the released code (adastop, 2025-08-13):
-- Its null holds signed differences and is compared with absolute ones, which doubles the error: about .105 at
-  alpha .05. Here the null is absolute too, as in the paper.
-- Each draw is a whole trajectory over the stages. Draws beyond an earlier boundary are dropped and counted as spent;
-  the released code resamples the survivors, which needs weights to the same end.
-- Every pair is permuted by itself. The largest over pairs then has a null that lies above the true one (Sidak's
-  inequality for absolute values), so several agents err on the careful side.
-- `permute = "pairs"` exchanges the two agents within an episode instead of all scores of a stage: exact, and sharper,
-  when agents met the same seeds.
+- Its null holds signed differences and is compared with absolute ones, which doubles the error:
+  about .105 at alpha .05. Here the null is absolute too, as in the paper.
+- Each draw is a whole trajectory over the stages. Draws beyond an earlier boundary are dropped and
+  counted as spent; the released code resamples the survivors, which needs weights to the same end.
+- Every pair is permuted by itself. The largest over pairs then has a null that lies above the true
+  one (Sidak's inequality for absolute values), so several agents err on the careful side.
+- `permute = "pairs"` exchanges the two agents within an episode instead of all scores of a stage:
+  exact, and sharper, when agents met the same seeds.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ class AdaStopConfig:
     alpha: float = 0.05
     """Probability, at most, of any wrong decision among all pairs."""
     permute: Literal["all", "pairs"] = "all"
-    """What is exchangeable if agents are alike: all scores of a stage, or the two scores of one episode, when score i
-    of every agent comes from the same seed."""
+    """What is exchangeable if agents are alike: all scores of a stage, or the two scores of one
+    episode, when score i of every agent comes from the same seed."""
     seed: int = 0
     """Of the permutations."""
 
@@ -65,7 +67,8 @@ class Decision:
 
 
 class AdaStop:
-    """The test of all pairs of agents. Feed it stage by stage until `undecided` is empty or `over` says so."""
+    """The test of all pairs of agents. Feed it stage by stage until `undecided` is empty or `over`
+    says so."""
 
     def __init__(self, agents: Sequence[str], config: AdaStopConfig | None = None) -> None:
         """Begins with no scores.
@@ -81,7 +84,9 @@ class AdaStop:
         self.agents = tuple(agents)
         sizes = (self.config.n, self.config.stages, self.config.permutations)
         if len(self.agents) < 2 or len(set(self.agents)) != len(self.agents):
-            raise HandoffError(f"adastop: agents {list(self.agents)}, expected at least two different names.")
+            raise HandoffError(
+                f"adastop: agents {list(self.agents)}, expected at least two different names."
+            )
         if min(sizes) < 1 or not 0.0 < self.config.alpha < 1.0:
             raise HandoffError(
                 f"adastop: (n, stages, permutations) = {sizes} at alpha {self.config.alpha}; each size must be at "
@@ -102,7 +107,11 @@ class AdaStop:
     @property
     def running(self) -> tuple[str, ...]:
         """Agents whose scores the next stage needs, in their order."""
-        return () if self.over else tuple(a for a in self.agents if any(a in pair for pair in self.undecided))
+        return (
+            ()
+            if self.over
+            else tuple(a for a in self.agents if any(a in pair for pair in self.undecided))
+        )
 
     def add(self, scores: Mapping[str, Sequence[float] | np.ndarray]) -> tuple[Decision, ...]:
         """One more stage.
@@ -118,24 +127,32 @@ class AdaStop:
         """
         stage = {name: self._checked(name, scores) for name in self.running}
         if self.over:
-            raise HandoffError(f"adastop: over after stage {self.stage}, no more scores are needed.")
+            raise HandoffError(
+                f"adastop: over after stage {self.stage}, no more scores are needed."
+            )
         for pair in self.undecided:
             one, two = stage[pair[0]], stage[pair[1]]
             self._sums[pair] += float(np.sum(one - two))
-            self._null[pair] += null_differences(one, two, self.config.permute, self.config.permutations, self._random)
+            self._null[pair] += null_differences(
+                one, two, self.config.permute, self.config.permutations, self._random
+            )
         self.stage += 1
         return self._step_down()
 
     def _step_down(self) -> tuple[Decision, ...]:
-        """Decides the most different pair as long as it lies beyond the boundary of those that are left."""
+        """Decides the most different pair as long as it lies beyond the boundary of those that are
+        left."""
         decided: list[Decision] = []
         level = self.config.alpha * self.stage / self.config.stages
         while self.undecided:
-            largest = max_over_pairs(np.stack([self._null[pair] for pair in self.undecided], axis=1))
+            largest = max_over_pairs(
+                np.stack([self._null[pair] for pair in self.undecided], axis=1)
+            )
             spent = int(np.sum(~self._alive))
             limit = boundary(largest[self._alive], spent, self.config.permutations, level)
             pair = max(self.undecided, key=lambda pair: abs(self._sums[pair]))
-            # Sums of the same scores in another order differ in their last bits; that is no difference.
+            # Sums of the same scores in another order differ in their last bits; that is no
+            # difference.
             if abs(self._sums[pair]) <= limit * (1.0 + 1e-9) + 1e-12:
                 self._alive &= largest <= limit
                 break
@@ -197,12 +214,14 @@ def null_differences(
 
 
 def max_over_pairs(differences_BP: np.ndarray) -> np.ndarray:
-    """Largest absolute difference over the pairs, (B,): what chance alone makes of the most different pair."""
+    """Largest absolute difference over the pairs, (B,): what chance alone makes of the most
+    different pair."""
     return np.abs(differences_BP).max(axis=1)
 
 
 def boundary(values: np.ndarray, spent: int, draws: int, level: float) -> float:
-    """Smallest of `values` beyond which lie so few that, with those `spent` before, they are under `level * draws`.
+    """Smallest of `values` beyond which lie so few that, with those `spent` before, they are under
+    `level * draws`.
 
     Args:
         values: `(M,)` of the draws that stayed within all earlier boundaries.

@@ -1,4 +1,5 @@
-"""What acts in N worlds: chunk policies with their history and their noise, scripted experts, chance, and replays."""
+"""What acts in N worlds: chunk policies with their history and their noise, scripted experts,
+chance, and replays."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from sim.evaluation.protocol import Protocol, Sampling, agreed
 
 
 class Agent(Interface):
-    """Acts in N worlds that were started together. Each row depends on its own seed and observations only."""
+    """Acts in N worlds that were started together. Each row depends on its own seed and
+    observations only."""
 
     def reset(self, seeds: Sequence[int]) -> None:
         """N episodes begin; their chance comes from `seeds`."""
@@ -43,7 +45,8 @@ _VECTOR = ""
 """Name of the observation vector among the histories; no field is called so."""
 
 AgentFor = Callable[[VecEnv], Agent]
-"""Makes the agent for worlds that it is about to act in; whatever is slow to load was loaded before."""
+"""Makes the agent for worlds that it is about to act in; whatever is slow to load was loaded
+before."""
 
 
 @config
@@ -51,13 +54,15 @@ class Chunking:
     """How a chunk policy reads history and how much of each chunk is executed."""
 
     fields: tuple[str, ...] = ("keypoints", "agent")
-    """Observation fields of one step, flattened and concatenated in this order; without any the vector is empty."""
+    """Observation fields of one step, flattened and concatenated in this order; without any the
+    vector is empty."""
     sensors: tuple[str, ...] = ()
     """Cameras and point clouds that the policy is shown, by their fields."""
     instruction: str | None = None
     """What the policy is told to do; None tells it nothing."""
     listens: bool = False
-    """Whether worlds that ask for something in words (`robots.language.text.INSTRUCTION`) have their own say instead."""
+    """Whether worlds that ask for something in words (`robots.language.text.INSTRUCTION`) have
+    their own say instead."""
     action_size: int = 2
     """A, entries of one action."""
     n_obs_steps: int = 2
@@ -65,17 +70,21 @@ class Chunking:
     horizon: int = 16
     """Actions predicted per inference."""
     n_action_steps: int = 8
-    """Actions executed per inference, starting at index `n_obs_steps - 1`, which belongs to the newest observation."""
+    """Actions executed per inference, starting at index `n_obs_steps - 1`, which belongs to the
+    newest observation."""
     ensemble: float | None = None
-    """Asks at every step, so that `n_action_steps` has no say, and acts on all chunks that foresaw the step, with
-    exp(-ensemble * i) for the i-th oldest (`robots.control.temporal_ensemble`); None does without."""
+    """Asks at every step, so that `n_action_steps` has no say, and acts on all chunks that foresaw
+    the step, with exp(-ensemble * i) for the i-th oldest (`robots.control.temporal_ensemble`); None
+    does without."""
 
 
 def chunking_under(protocol: Protocol, own: Chunking) -> Chunking:
-    """How a policy is executed under the protocol: as the policy would, unless the protocol rules otherwise.
+    """How a policy is executed under the protocol: as the policy would, unless the protocol rules
+    otherwise.
 
     Raises:
-        HandoffError: the protocol rules a history or a horizon that the policy's network does not have.
+        HandoffError: the protocol rules a history or a horizon that the policy's network does not
+            have.
     """
     rule = protocol.chunk
     agreed("chunk.n_obs_steps", rule.n_obs_steps, own.n_obs_steps)
@@ -84,9 +93,12 @@ def chunking_under(protocol: Protocol, own: Chunking) -> Chunking:
 
 
 class ChunkAgent:
-    """Receding horizon: a chunk policy, of whose every chunk a few actions are executed. An `Agent`."""
+    """Receding horizon: a chunk policy, of whose every chunk a few actions are executed. An
+    `Agent`."""
 
-    def __init__(self, policy: Policy | SeeingPolicy, chunking: Chunking, sampling: Sampling | None = None) -> None:
+    def __init__(
+        self, policy: Policy | SeeingPolicy, chunking: Chunking, sampling: Sampling | None = None
+    ) -> None:
         """Takes a loaded policy.
 
         Args:
@@ -124,7 +136,11 @@ class ChunkAgent:
         self._told = _told(observation, sizes)
         for name, newest in _seen(observation, sizes).items():
             before = self._history.get(name)
-            shown = [before[:, 1:], newest[:, None]] if before is not None else [newest[:, None]] * sizes.n_obs_steps
+            shown = (
+                [before[:, 1:], newest[:, None]]
+                if before is not None
+                else [newest[:, None]] * sizes.n_obs_steps
+            )
             self._history[name] = np.concatenate(shown, axis=1)
         index, offset = divmod(self._step, sizes.n_action_steps if sizes.ensemble is None else 1)
         if offset == 0:
@@ -137,7 +153,8 @@ class ChunkAgent:
         return temporal_ensemble(np.stack(self._chunks), sizes.ensemble, sizes.n_obs_steps - 1)
 
     def _predict(self, rows: np.ndarray, seeds: Sequence[int], index: int) -> np.ndarray:
-        """Chunk number `index` of the worlds `rows`, whose episodes are `seeds`, checked: (len(rows), horizon, A)."""
+        """Chunk number `index` of the worlds `rows`, whose episodes are `seeds`, checked:
+        (len(rows), horizon, A)."""
         shape = (self._chunking.horizon, self._chunking.action_size)
         if self._sampling.noise == "zero":
             noise = np.zeros((len(seeds), *shape), dtype=np.float32)
@@ -168,7 +185,8 @@ class ChunkAgent:
 
 
 class RandomAgent:
-    """Acts uniformly within the bounds of the actions: what no skill at all comes to. An `Agent`."""
+    """Acts uniformly within the bounds of the actions: what no skill at all comes to. An
+    `Agent`."""
 
     def __init__(self, spec: ActionSpec) -> None:
         """Takes the world's actions.
@@ -189,7 +207,9 @@ class RandomAgent:
 
     def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
         """See `Agent.act`."""
-        return np.stack([generator.uniform(self._low, self._high) for generator in self._generators])
+        return np.stack(
+            [generator.uniform(self._low, self._high) for generator in self._generators]
+        )
 
 
 @runtime_checkable
@@ -202,7 +222,8 @@ class Demonstrating(Interface):
 
 
 class ExpertAgent:
-    """Does what the task's scripted expert does; it sees the worlds' state, not their observations. An `Agent`."""
+    """Does what the task's scripted expert does; it sees the worlds' state, not their observations.
+    An `Agent`."""
 
     def __init__(self, env: VecEnv) -> None:
         """Takes the worlds to act in.
@@ -212,7 +233,9 @@ class ExpertAgent:
         """
         engine = getattr(env, "engine", None)
         if not isinstance(engine, Demonstrating):
-            raise HandoffError(f"expert: {type(env).__name__} has no scripted expert within reach. Is it an FR3 task?")
+            raise HandoffError(
+                f"expert: {type(env).__name__} has no scripted expert within reach. Is it an FR3 task?"
+            )
         self._engine = engine
 
     def reset(self, seeds: Sequence[int]) -> None:
@@ -227,9 +250,12 @@ class ReplayAgent:
     """Takes recorded actions again. An `Agent`."""
 
     def __init__(self, actions: Sequence[np.ndarray]) -> None:
-        """Takes one `(steps, A)` array per world; after its end a world is told its last action again."""
+        """Takes one `(steps, A)` array per world; after its end a world is told its last action
+        again."""
         longest = max(len(array) for array in actions)
-        self._actions_NTA = np.stack([np.pad(a, ((0, longest - len(a)), (0, 0)), mode="edge") for a in actions])
+        self._actions_NTA = np.stack(
+            [np.pad(a, ((0, longest - len(a)), (0, 0)), mode="edge") for a in actions]
+        )
 
     def reset(self, seeds: Sequence[int]) -> None:
         """See `Agent.reset`."""
@@ -250,7 +276,8 @@ def _told(observation: Observation, sizes: Chunking) -> tuple[str, ...]:
 
 
 def _seen(observation: Observation, sizes: Chunking) -> Mapping[str, np.ndarray]:
-    """Per sensor `(N, ...)` as the world shows it, and under `_VECTOR` `(N, O)` float32 of all fields."""
+    """Per sensor `(N, ...)` as the world shows it, and under `_VECTOR` `(N, O)` float32 of all
+    fields."""
     missing = [name for name in (*sizes.fields, *sizes.sensors) if name not in observation]
     if missing:
         raise HandoffError(
@@ -259,5 +286,9 @@ def _seen(observation: Observation, sizes: Chunking) -> Mapping[str, np.ndarray]
         )
     count = len(next(iter(observation.values())))
     parts = [observation[name].reshape(count, -1) for name in sizes.fields]
-    vector_NO = np.concatenate(parts, axis=1).astype(np.float32) if parts else np.zeros((count, 0), np.float32)
+    vector_NO = (
+        np.concatenate(parts, axis=1).astype(np.float32)
+        if parts
+        else np.zeros((count, 0), np.float32)
+    )
     return {_VECTOR: vector_NO, **{name: observation[name] for name in sizes.sensors}}

@@ -51,7 +51,9 @@ def learning_curve(points: Sequence[Point]) -> str:
     steps, scores = [point.step for point in ordered], [point.score for point in ordered]
     figure = _figure()
     axes = figure.subplots()
-    axes.fill_between(steps, [p.low for p in ordered], [p.high for p in ordered], color=COLOURS[0], alpha=0.25)
+    axes.fill_between(
+        steps, [p.low for p in ordered], [p.high for p in ordered], color=COLOURS[0], alpha=0.25
+    )
     axes.plot(steps, scores, marker="o", color=COLOURS[0])
     axes.set_xlabel("training steps")
     axes.set_ylabel("score")

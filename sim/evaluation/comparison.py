@@ -1,4 +1,5 @@
-"""Results of evaluations, read back and set side by side, episode by episode; never across protocols."""
+"""Results of evaluations, read back and set side by side, episode by episode; never across
+protocols."""
 
 from __future__ import annotations
 
@@ -36,9 +37,11 @@ class Comparison:
     reference: str
     agent: str
     score: dict[str, float]
-    """`mean`, `low`, `high` of the agent's score minus the reference's (bootstrap over episodes)."""
+    """`mean`, `low`, `high` of the agent's score minus the reference's (bootstrap over
+    episodes)."""
     success: dict[str, int | float]
-    """Episodes solved by the reference alone, `only_first`, by the agent alone, `only_second`; McNemar's `p_value`."""
+    """Episodes solved by the reference alone, `only_first`, by the agent alone, `only_second`;
+    McNemar's `p_value`."""
 
 
 def read_result(folder: Path, name: str | None = None) -> Result:
@@ -57,7 +60,9 @@ def read_result(folder: Path, name: str | None = None) -> Result:
         statement, told = table["protocol"], table["protocol_digest"]
         episodes = table["episodes"]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
-        raise HandoffError(f"compare: cannot read {path} ({error}). Is it an output of evaluate?") from None
+        raise HandoffError(
+            f"compare: cannot read {path} ({error}). Is it an output of evaluate?"
+        ) from None
     if digest(statement) != told:
         raise HandoffError(
             f"compare: {path} has protocol digest {told[:12]}, its protocol {digest(statement)[:12]}. "
@@ -83,11 +88,15 @@ def compare(first: Result, second: Result, confidence: float = 0.95) -> Comparis
     """
     names = differences(first.table["protocol"], second.table["protocol"])
     if names:
-        raise HandoffError(f"compare: {first.name} and {second.name} differ in {names}. Evaluate both the same way.")
+        raise HandoffError(
+            f"compare: {first.name} and {second.name} differ in {names}. Evaluate both the same way."
+        )
     return Comparison(
         reference=first.name,
         agent=second.name,
-        score=intervals.paired_difference(first.column("score"), second.column("score"), BOOTSTRAP_SEED, confidence),
+        score=intervals.paired_difference(
+            first.column("score"), second.column("score"), BOOTSTRAP_SEED, confidence
+        ),
         success=intervals.mcnemar(first.column("success"), second.column("success")),
     )
 

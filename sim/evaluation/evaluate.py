@@ -1,4 +1,5 @@
-"""Evaluation under a protocol: one episode per seed, intervals, a table, a chart, and videos of what went wrong."""
+"""Evaluation under a protocol: one episode per seed, intervals, a table, a chart, and videos of
+what went wrong."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ FRAME_SIZE = 240
 """Edge of a video's picture where the worlds draw themselves [px]."""
 RESULT = "episodes.json"
 PUBLISHED_PUSH_T = ("gym", "gym_pusht/PushT-v0")
-"""Engine and task of the published benchmark; its worlds here speak metres and the fields of the demonstrations."""
+"""Engine and task of the published benchmark; its worlds here speak metres and the fields of the
+demonstrations."""
 
 
 class MakeEnv(Interface):
@@ -49,13 +51,15 @@ class EvaluateConfig:
     """How an evaluation is carried out. Nothing here changes what is asked of the agent."""
 
     batch: int = 50
-    """Episodes stepped together, so rows per call of the policy: the last bits of a matrix product may depend on it."""
+    """Episodes stepped together, so rows per call of the policy: the last bits of a matrix product
+    may depend on it."""
     workers: int = 1
     """Processes. They take whole batches, so the result does not depend on their number."""
     videos: int = 4
     """Episodes filmed, failed ones first; 0 films none."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """Where a policy that torch runs computes; only networks too wide for a processor gain from CUDA."""
+    """Where a policy that torch runs computes; only networks too wide for a processor gain from
+    CUDA."""
     confidence: float = 0.95
     """Of every interval, two-sided."""
 
@@ -63,15 +67,23 @@ class EvaluateConfig:
 def _world_config(protocol: Protocol) -> WorldConfig:
     from sim.make import WorldConfig
 
-    asked = {"engine": protocol.engine, "task": protocol.task, "max_steps": protocol.max_steps, "on_end": "freeze"}
-    return validate(WorldConfig, {**protocol.options, **asked}, f"protocol {protocol.name}: options")
+    asked = {
+        "engine": protocol.engine,
+        "task": protocol.task,
+        "max_steps": protocol.max_steps,
+        "on_end": "freeze",
+    }
+    return validate(
+        WorldConfig, {**protocol.options, **asked}, f"protocol {protocol.name}: options"
+    )
 
 
 def make_env(protocol: Protocol, num_envs: int, pictures: bool = False) -> VecEnv:
     """The protocol's worlds, frozen when they end; see `MakeEnv`.
 
     Raises:
-        HandoffError: an unknown task or option, an engine that is not installed, or no OpenGL for pictures.
+        HandoffError: an unknown task or option, an engine that is not installed, or no OpenGL for
+            pictures.
     """
     if (protocol.engine, protocol.task) == PUBLISHED_PUSH_T:
         from sim.engines.gym_push_t import PushTConfig, PushTVecEnv
@@ -88,7 +100,8 @@ def make_env(protocol: Protocol, num_envs: int, pictures: bool = False) -> VecEn
 
 
 def practice_env(protocol: Protocol, num_envs: int) -> VecEnv:
-    """The protocol's worlds for practice: frozen when they end, and they end at its time limit, too.
+    """The protocol's worlds for practice: frozen when they end, and they end at its time limit,
+    too.
 
     Raises:
         HandoffError: as of `make_env`.
@@ -103,7 +116,9 @@ def practice_env(protocol: Protocol, num_envs: int) -> VecEnv:
 
 def stays_on_device(protocol: Protocol) -> bool:
     """Whether its worlds are to be met on their device, by `resident_env`."""
-    return protocol.engine in ("warp", "maniskill") and bool(protocol.options.get("resident", False))
+    return protocol.engine in ("warp", "maniskill") and bool(
+        protocol.options.get("resident", False)
+    )
 
 
 def resident_env(protocol: Protocol, num_envs: int) -> ResidentWorlds | ResidentManiSkill:
@@ -131,20 +146,21 @@ def evaluate(
     Args:
         protocol: what is asked.
         config: how it is carried out.
-        load: loads the agent; called once in each process, so it must be picklable when `workers` > 1
-            (`functools.partial` of a module's function) and set the threads of its own library.
+        load: loads the agent; called once in each process, so it must be picklable when `workers` >
+            1 (`functools.partial` of a module's function) and set the threads of its own library.
         make_env: makes the worlds.
         out: existing folder; files of an earlier attempt are replaced.
         progress: counts control periods of all episodes.
         execution: how the agent answers, plain and JSON-ready; told beside the result.
 
     Returns:
-        `score`, `score_low`, `score_high` (bootstrap), `success` (see `statistics.success_rate`), `mean_steps`,
-        `protocol`, `protocol_digest`, `execution`, `confidence`, `videos`, and `no_videos`, the reason, if that is
-        empty though videos were asked for.
+        `score`, `score_low`, `score_high` (bootstrap), `success` (see `statistics.success_rate`),
+        `mean_steps`, `protocol`, `protocol_digest`, `execution`, `confidence`, `videos`, and
+        `no_videos`, the reason, if that is empty though videos were asked for.
 
     Raises:
-        HandoffError: a protocol that cannot be run, an agent that answers nonsense, a worker that died.
+        HandoffError: a protocol that cannot be run, an agent that answers nonsense, a worker that
+            died.
     """
     check_protocol(protocol)
     episodes = run_episodes(protocol, load, make_env, config.batch, config.workers, progress)
@@ -162,7 +178,8 @@ def run_episodes(
     seeds: Sequence[int] | None = None,
     record: bool = False,
 ) -> list[Episode]:
-    """Runs one episode per seed, `batch` at a time over `workers` processes; the answer is in the order of `seeds`.
+    """Runs one episode per seed, `batch` at a time over `workers` processes; the answer is in the
+    order of `seeds`.
 
     Args:
         protocol: its seeds are run unless `seeds` says otherwise.
@@ -194,7 +211,8 @@ def write_result(
     out: Path,
     execution: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Writes what `evaluate` promises of episodes that were run under `protocol`; returns the metrics."""
+    """Writes what `evaluate` promises of episodes that were run under `protocol`; returns the
+    metrics."""
     statement = stated(protocol)
     scores = [episode.score for episode in episodes]
     low, high = intervals.bootstrap_mean(scores, BOOTSTRAP_SEED, config.confidence)
@@ -202,7 +220,9 @@ def write_result(
         "score": float(np.mean(scores)),
         "score_low": low,
         "score_high": high,
-        "success": intervals.success_rate([episode.success for episode in episodes], config.confidence),
+        "success": intervals.success_rate(
+            [episode.success for episode in episodes], config.confidence
+        ),
         "mean_steps": float(np.mean([episode.steps for episode in episodes])),
         "protocol": statement,
         "protocol_digest": digest(statement),
@@ -220,7 +240,12 @@ def write_result(
 
 
 def _run_batch(
-    protocol: Protocol, make_env: MakeEnv, record: bool, agent_for: AgentFor, seeds: tuple[int, ...], report: Report
+    protocol: Protocol,
+    make_env: MakeEnv,
+    record: bool,
+    agent_for: AgentFor,
+    seeds: tuple[int, ...],
+    report: Report,
 ) -> list[Episode]:
     def tell(done: int, total: int, note: str = "") -> None:
         report(done * len(seeds), note)
@@ -239,7 +264,11 @@ def _run_batch(
         )
     finally:
         env.close()
-    tell(protocol.max_steps, protocol.max_steps, f"{sum(e.success for e in episodes)}/{len(episodes)} solved")
+    tell(
+        protocol.max_steps,
+        protocol.max_steps,
+        f"{sum(e.success for e in episodes)}/{len(episodes)} solved",
+    )
     return episodes
 
 
@@ -262,7 +291,10 @@ def _videos(
 
 
 def _write_table(metrics: Mapping[str, Any], episodes: Sequence[Episode], out: Path) -> None:
-    table = [{**e.largest, "seed": e.seed, "score": e.score, "success": e.success, "steps": e.steps} for e in episodes]
+    table = [
+        {**e.largest, "seed": e.seed, "score": e.score, "success": e.success, "steps": e.steps}
+        for e in episodes
+    ]
     write_atomically(out / RESULT, json.dumps({**metrics, "episodes": table}, indent=1).encode())
 
 

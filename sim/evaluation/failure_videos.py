@@ -1,4 +1,5 @@
-"""Videos of chosen episodes, failed ones first: their recorded actions are taken again in worlds that show pictures."""
+"""Videos of chosen episodes, failed ones first: their recorded actions are taken again in worlds
+that show pictures."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Drawn(Interface):
 def choose(episodes: Sequence[Episode], videos: int) -> list[Episode]:
     """Up to `videos` episodes, the failed ones first, each kind in the order of seeds.
 
-    One place is kept for a success, to show what was meant; the failures take the rest, as far as there are any.
+    One place is kept for a success, to show what was meant; the failures take the rest, as far as
+    there are any.
     """
     failed = [episode for episode in episodes if not episode.success]
     solved = [episode for episode in episodes if episode.success]
@@ -39,7 +41,9 @@ def choose(episodes: Sequence[Episode], videos: int) -> list[Episode]:
     return [*failures, *solved[: videos - len(failures)]]
 
 
-def film(env: VecEnv, episodes: Sequence[Episode], protocol: Protocol, out: Path) -> list[dict[str, Any]]:
+def film(
+    env: VecEnv, episodes: Sequence[Episode], protocol: Protocol, out: Path
+) -> list[dict[str, Any]]:
     """Writes `failure-<seed>.mp4` and `success-<seed>.mp4` to `out`.
 
     Args:
@@ -49,8 +53,8 @@ def film(env: VecEnv, episodes: Sequence[Episode], protocol: Protocol, out: Path
         out: existing folder.
 
     Returns:
-        Per episode `seed`, `success`, `file` and `exact`: whether the worlds did the same again, so that the video
-        shows the very episode. Empty when these worlds have nothing to show.
+        Per episode `seed`, `success`, `file` and `exact`: whether the worlds did the same again, so
+        that the video shows the very episode. Empty when these worlds have nothing to show.
     """
     frames: list[list[np.ndarray]] = [[] for _ in episodes]
 
@@ -75,8 +79,14 @@ def film(env: VecEnv, episodes: Sequence[Episode], protocol: Protocol, out: Path
     for episode, repeated, shots in zip(episodes, again, frames, strict=True):
         name = f"{'success' if episode.success else 'failure'}-{episode.seed}.mp4"
         write_video(out / name, shots[: episode.steps + 1], SPEED * env.rate_hz)
-        exact = (repeated.score, repeated.success, repeated.steps) == (episode.score, episode.success, episode.steps)
-        shown.append({"seed": episode.seed, "success": episode.success, "file": name, "exact": exact})
+        exact = (repeated.score, repeated.success, repeated.steps) == (
+            episode.score,
+            episode.success,
+            episode.steps,
+        )
+        shown.append(
+            {"seed": episode.seed, "success": episode.success, "file": name, "exact": exact}
+        )
     return shown
 
 
@@ -84,5 +94,9 @@ def _picture(env: VecEnv, observation: Observation, world: int) -> np.ndarray | 
     """One world's picture: drawn, or what its cameras see, side by side."""
     if isinstance(env, Drawn):
         return env.render(world)
-    views = [array[world] for array in observation.values() if array.dtype == np.uint8 and array.ndim == 4]
+    views = [
+        array[world]
+        for array in observation.values()
+        if array.dtype == np.uint8 and array.ndim == 4
+    ]
     return np.concatenate(views, axis=1) if views else None

@@ -11,16 +11,29 @@ from robots.errors import HandoffError
 from robots.proportions import clopper_pearson, wilson
 
 
-def success_rate(successes: Sequence[bool] | np.ndarray, confidence: float = 0.95) -> dict[str, int | float]:
-    """Per-episode successes as `k`, `n`, Wilson interval `low`, `high`, Clopper-Pearson `exact_low`, `exact_high`."""
+def success_rate(
+    successes: Sequence[bool] | np.ndarray, confidence: float = 0.95
+) -> dict[str, int | float]:
+    """Per-episode successes as `k`, `n`, Wilson interval `low`, `high`, Clopper-Pearson
+    `exact_low`, `exact_high`."""
     k, n = int(np.sum(successes)), len(successes)
     low, high = wilson(k, n, confidence)
     exact_low, exact_high = clopper_pearson(k, n, confidence)
-    return {"k": k, "n": n, "low": low, "high": high, "exact_low": exact_low, "exact_high": exact_high}
+    return {
+        "k": k,
+        "n": n,
+        "low": low,
+        "high": high,
+        "exact_low": exact_low,
+        "exact_high": exact_high,
+    }
 
 
 def bootstrap_mean(
-    values: Sequence[float] | np.ndarray, seed: int, confidence: float = 0.95, resamples: int = 10_000
+    values: Sequence[float] | np.ndarray,
+    seed: int,
+    confidence: float = 0.95,
+    resamples: int = 10_000,
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a mean (Efron 1979).
 
@@ -42,8 +55,11 @@ def bootstrap_mean(
     return float(low), float(high)
 
 
-def mcnemar(first: Sequence[bool] | np.ndarray, second: Sequence[bool] | np.ndarray) -> dict[str, int | float]:
-    """Exact McNemar test (two-sided binomial on the discordant pairs) of two agents on the same episodes.
+def mcnemar(
+    first: Sequence[bool] | np.ndarray, second: Sequence[bool] | np.ndarray
+) -> dict[str, int | float]:
+    """Exact McNemar test (two-sided binomial on the discordant pairs) of two agents on the same
+    episodes.
 
     Returns:
         `only_first` and `only_second`, how many episodes just one of them solved, and `p_value`.
@@ -53,7 +69,11 @@ def mcnemar(first: Sequence[bool] | np.ndarray, second: Sequence[bool] | np.ndar
     only_first, only_second = int(np.sum(first & ~second)), int(np.sum(~first & second))
     n = only_first + only_second
     tail = sum(comb(n, i) for i in range(min(only_first, only_second) + 1))
-    return {"only_first": only_first, "only_second": only_second, "p_value": min(1.0, 2 * tail / 2**n)}
+    return {
+        "only_first": only_first,
+        "only_second": only_second,
+        "p_value": min(1.0, 2 * tail / 2**n),
+    }
 
 
 def paired_difference(
@@ -63,7 +83,8 @@ def paired_difference(
     confidence: float = 0.95,
     resamples: int = 10_000,
 ) -> dict[str, float]:
-    """Mean of `second - first` over the same episodes with its bootstrap interval: `mean`, `low`, `high`."""
+    """Mean of `second - first` over the same episodes with its bootstrap interval: `mean`, `low`,
+    `high`."""
     first, second = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     _check_paired(first, second)
     low, high = bootstrap_mean(second - first, seed, confidence, resamples)

@@ -1,8 +1,10 @@
-"""The protocol of an evaluation: all that must be equal for two results to be set side by side, with a digest.
+"""The protocol of an evaluation: all that must be equal for two results to be set side by side,
+with a digest.
 
-What stands in it is the question put to an agent: worlds, seeds, time limit, score. How an agent answers (its history,
-its chunks, its denoising steps) is the agent's own and told beside the result, so that two ways to execute one policy
-can be compared; a protocol that is about execution fixes these too, in `sampling` and `chunk`.
+What stands in it is the question put to an agent: worlds, seeds, time limit, score. How an agent
+answers (its history, its chunks, its denoising steps) is the agent's own and told beside the
+result, so that two ways to execute one policy can be compared; a protocol that is about execution
+fixes these too, in `sampling` and `chunk`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from sim.make import task_module
 
 SCHEMA_VERSION = 1
 FIRST_TEST_SEED = 100_000
-"""First test seed of the published push-T evaluation (Chi et al., RSS 2023), and the default of every protocol here."""
+"""First test seed of the published push-T evaluation (Chi et al., RSS 2023), and the default of
+every protocol here."""
 
 
 @config
@@ -29,7 +32,8 @@ class ScoreRule:
     """An episode's score, from numbers that the world tells at every step."""
 
     of: str = "success"
-    """`reward`, or a field of the world's `info` with one number or flag per world, such as `success`, `coverage`."""
+    """`reward`, or a field of the world's `info` with one number or flag per world, such as
+    `success`, `coverage`."""
     over: Literal["max", "sum", "last"] = "max"
     """How the episode's steps become one number."""
 
@@ -39,8 +43,8 @@ class Sampling:
     """How chance enters an agent's actions."""
 
     noise: Literal["gaussian", "zero"] = "gaussian"
-    """What a chunk policy samples from: standard normal, a function of the episode's seed and the chunk's number
-    (`robots.control.noise.chunk_noise`), or zeros."""
+    """What a chunk policy samples from: standard normal, a function of the episode's seed and the
+    chunk's number (`robots.control.noise.chunk_noise`), or zeros."""
     denoising_steps: int | None = None
     """Sampler steps; None leaves them to the agent."""
 
@@ -68,9 +72,11 @@ class Protocol:
     task: str
     """The task's name or id, as the engine knows it."""
     packages: tuple[str, ...] = ()
-    """Installed distributions whose versions decide what the worlds do: engine, physics, task. A result states them."""
+    """Installed distributions whose versions decide what the worlds do: engine, physics, task. A
+    result states them."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further settings of the worlds that decide what they do, as the engine names them, such as randomised masses."""
+    """Further settings of the worlds that decide what they do, as the engine names them, such as
+    randomised masses."""
     first_seed: int = FIRST_TEST_SEED
     """Episode i starts from seed `first_seed + i`."""
     episodes: int = 200
@@ -93,7 +99,8 @@ def check_protocol(protocol: Protocol) -> None:
     """Checks what the types cannot say.
 
     Raises:
-        HandoffError: another schema version, a negative seed, nothing to run, or a package that is not installed.
+        HandoffError: another schema version, a negative seed, nothing to run, or a package that is
+            not installed.
     """
     if protocol.version != SCHEMA_VERSION:
         raise HandoffError(
@@ -108,10 +115,12 @@ def check_protocol(protocol: Protocol) -> None:
 
 
 def stated(protocol: Protocol) -> dict[str, Any]:
-    """The protocol as a result carries it: plain, with the installed versions in place of the packages' names.
+    """The protocol as a result carries it: plain, with the installed versions in place of the
+    packages' names.
 
-    For a task of our own it also holds `code`, the version of all that states the task (scene, start, rewards, success,
-    action space): results from before and after a change of these are not about the same problem.
+    For a task of our own it also holds `code`, the version of all that states the task (scene,
+    start, rewards, success, action space): results from before and after a change of these are not
+    about the same problem.
 
     Raises:
         HandoffError: one of its packages is not installed.
@@ -126,7 +135,9 @@ def stated(protocol: Protocol) -> dict[str, Any]:
 
 def digest(statement: Mapping[str, Any]) -> str:
     """sha256 (hex) of the canonical JSON of what `stated` returned."""
-    return hashlib.sha256(json.dumps(statement, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(statement, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -142,13 +153,16 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str
 
 
 def agreed(what: str, ruled: int | None, own: int) -> int:
-    """What the protocol rules and the agent can do only in its own way, such as the horizon of its network.
+    """What the protocol rules and the agent can do only in its own way, such as the horizon of its
+    network.
 
     Raises:
         HandoffError: they differ.
     """
     if ruled is not None and ruled != own:
-        raise HandoffError(f"protocol: {what} is {ruled}, this agent has {own}. Evaluate it under another protocol.")
+        raise HandoffError(
+            f"protocol: {what} is {ruled}, this agent has {own}. Evaluate it under another protocol."
+        )
     return own
 
 

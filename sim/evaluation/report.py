@@ -1,4 +1,5 @@
-"""The page of one or more evaluations: success with both intervals, failures first, comparisons, and the protocol."""
+"""The page of one or more evaluations: success with both intervals, failures first, comparisons,
+and the protocol."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def write_report(
         path: the page.
         results: at least one.
         comparisons: of these results.
-        steps: training steps of the agents that are checkpoints of one training, by name; two or more make a curve.
+        steps: training steps of the agents that are checkpoints of one training, by name; two or
+            more make a curve.
         adastop: the test, if the agents were compared with early stopping, and what it decided.
     """
     parts = [
@@ -53,7 +55,16 @@ def write_report(
 def summary_table(results: Sequence[Result]) -> Table:
     """Success with both intervals, and the score with its own, one row per agent."""
     percent = f"{100 * results[0].table['confidence']:g} %"
-    headings = ("agent", "solved", "rate", f"Wilson {percent}", "Clopper-Pearson", "score", "bootstrap", "steps")
+    headings = (
+        "agent",
+        "solved",
+        "rate",
+        f"Wilson {percent}",
+        "Clopper-Pearson",
+        "score",
+        "bootstrap",
+        "steps",
+    )
     rows = []
     for result in results:
         metrics, success = result.table, result.table["success"]
@@ -76,7 +87,14 @@ def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     """One table against the reference, none without comparisons."""
     if not comparisons:
         return []
-    headings = (f"against {comparisons[0].reference}", "score", "interval", "solved alone", "reference alone", "p")
+    headings = (
+        f"against {comparisons[0].reference}",
+        "score",
+        "interval",
+        "solved alone",
+        "reference alone",
+        "p",
+    )
     rows = []
     for each in comparisons:
         score, success = each.score, each.success
@@ -118,7 +136,11 @@ def _videos(folder: Path, results: Sequence[Result]) -> Iterator[str]:
             yield f"<h2>{title}</h2><div class='tiles'>"
         for result, entry in chosen:
             source = os.path.relpath(result.folder / entry["file"], folder)
-            note = "" if entry["exact"] else "; the worlds did not repeat themselves, so this is not the episode itself"
+            note = (
+                ""
+                if entry["exact"]
+                else "; the worlds did not repeat themselves, so this is not the episode itself"
+            )
             yield video(source, f"{result.name}, seed {entry['seed']}{note}")
         if chosen:
             yield "</div>"
@@ -155,7 +177,8 @@ def _early_stopping(test: AdaStop, decisions: Sequence[Decision]) -> Iterator[st
 
 def _protocol(results: Sequence[Result]) -> Iterator[str]:
     yield "<h2>Protocol</h2>"
-    # One page may hold agents of different protocols only after early stopping, in their number of episodes.
+    # One page may hold agents of different protocols only after early stopping, in their number of
+    # episodes.
     for told in dict.fromkeys(result.table["protocol_digest"] for result in results):
         same = [result for result in results if result.table["protocol_digest"] == told]
         statement = html.escape(json.dumps(same[0].table["protocol"], indent=2))

@@ -1,4 +1,5 @@
-"""One episode per seed: an agent acts in N worlds, and each episode is scored by the protocol's rules."""
+"""One episode per seed: an agent acts in N worlds, and each episode is scored by the protocol's
+rules."""
 
 from __future__ import annotations
 
@@ -26,11 +27,13 @@ class Episode:
     steps: int
     """Control periods until the world ended or the time limit."""
     largest: dict[str, float]
-    """Largest value at any step of every number that the world tells in `info`, such as push-T's `coverage`."""
+    """Largest value at any step of every number that the world tells in `info`, such as push-T's
+    `coverage`."""
     actions: np.ndarray
     """(steps, A) as they were executed: the same seed and actions give the same episode again."""
     trajectory: dict[str, np.ndarray] | None = None
-    """Per field `(steps, ...)`: the observation before each action, and `action`; None unless recorded."""
+    """Per field `(steps, ...)`: the observation before each action, and `action`; None unless
+    recorded."""
 
 
 def rollout(
@@ -55,11 +58,13 @@ def rollout(
         score: how an episode becomes one number.
         success: solved at any step, or at the last one.
         record: keep observations.
-        watch: shown the observation after the reset and after every control period, to take pictures.
+        watch: shown the observation after the reset and after every control period, to take
+            pictures.
         progress: counts control periods of `max_steps`.
 
     Raises:
-        HandoffError: a world tells no such number as is to be scored, or what agent and worlds find.
+        HandoffError: a world tells no such number as is to be scored, or what agent and worlds
+            find.
     """
     observation = env.reset(seeds)
     agent.reset(seeds)
@@ -78,7 +83,8 @@ def rollout(
 
 
 class _Tally:
-    """Score, success, length and extremes of N episodes, their actions, and on request their observations."""
+    """Score, success, length and extremes of N episodes, their actions, and on request their
+    observations."""
 
     def __init__(self, seeds: Sequence[int], score: ScoreRule, success: str, record: bool) -> None:
         n = len(seeds)
@@ -92,7 +98,8 @@ class _Tally:
         self._before: list[Observation] | None = [] if record else None
 
     def add(self, before: Observation, action: np.ndarray, result: Step) -> None:
-        """One control period: the observation `before` it, the `action` taken, and what came of it."""
+        """One control period: the observation `before` it, the `action` taken, and what came of
+        it."""
         run = self.running
         self._steps[run] += 1
         self._add_score(self._scored(result), run)
@@ -123,9 +130,15 @@ class _Tally:
 
     def _scored(self, result: Step) -> np.ndarray:
         """(N,) the number that the rule is about."""
-        known = {"reward": result.reward, "success": result.info["success"], **_numbers(result.info)}
+        known = {
+            "reward": result.reward,
+            "success": result.info["success"],
+            **_numbers(result.info),
+        }
         if self._rule.of not in known:
-            raise HandoffError(f"protocol: score.of is '{self._rule.of}', this world tells {sorted(known)}.")
+            raise HandoffError(
+                f"protocol: score.of is '{self._rule.of}', this world tells {sorted(known)}."
+            )
         return known[self._rule.of].astype(np.float64)
 
     def _add_score(self, values: np.ndarray, run: np.ndarray) -> None:
@@ -141,7 +154,9 @@ class _Tally:
         if self._before is None:
             return None
         steps = range(self._steps[i])
-        fields = {name: np.stack([self._before[t][name][i] for t in steps]) for name in self._before[0]}
+        fields = {
+            name: np.stack([self._before[t][name][i] for t in steps]) for name in self._before[0]
+        }
         return {**fields, "action": np.stack([self._actions[t][i] for t in steps])}
 
 

@@ -1,10 +1,12 @@
-"""What a fit determines: sensitivities, standard errors, trade-offs and profiles of a least-squares problem.
+"""What a fit determines: sensitivities, standard errors, trade-offs and profiles of a least-squares
+problem.
 
-Parameters are in unit coordinates: 0 and 1 are the ends of the range that each may come from. The residuals are a
-function of them, evaluated for many sets at once. Everything follows from the Jacobian at the best fit: with noise of
-variance s^2 the Fisher matrix is F = J^T J / s^2, its inverse bounds the covariance of any estimate (Cramer and Rao),
-and an eigenvector of a small eigenvalue is a change of parameters that the data do not see. The profiles (Raue et al.,
-2009) leave the linear model: each of their points is evaluated by the residuals themselves.
+Parameters are in unit coordinates: 0 and 1 are the ends of the range that each may come from. The
+residuals are a function of them, evaluated for many sets at once. Everything follows from the
+Jacobian at the best fit: with noise of variance s^2 the Fisher matrix is F = J^T J / s^2, its
+inverse bounds the covariance of any estimate (Cramer and Rao), and an eigenvector of a small
+eigenvalue is a change of parameters that the data do not see. The profiles (Raue et al., 2009)
+leave the linear model: each of their points is evaluated by the residuals themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ Residuals = Callable[[np.ndarray], np.ndarray]
 NORMAL_95 = 1.96
 """Two-sided 95 % quantile of the normal distribution."""
 DETERMINED = 0.25
-"""Half width of a 95 % interval, as a share of the range, from which on a parameter counts as not determined."""
+"""Half width of a 95 % interval, as a share of the range, from which on a parameter counts as not
+determined."""
 NAMED = 0.3
 """Entry of a unit eigenvector from which on its parameter is named."""
 
@@ -42,15 +45,18 @@ class Identifiability(NamedTuple):
     """Which of D parameters the data determine."""
 
     sensitivity: np.ndarray
-    """(D,) root mean square change of a residual over the whole range, by the slope at the best fit."""
+    """(D,) root mean square change of a residual over the whole range, by the slope at the best
+    fit."""
     half_width: np.ndarray
-    """(D,) of the 95 % interval, in shares of the range, the other parameters being free; may be infinite."""
+    """(D,) of the 95 % interval, in shares of the range, the other parameters being free; may be
+    infinite."""
     interval: np.ndarray
     """(D, 2) the 95 % interval within the range, unit coordinates."""
     determined: np.ndarray
     """(D,) bool: the half width is below `DETERMINED`."""
     at_bound: np.ndarray
-    """(D,) bool: determined, yet the best value is at an end of its range, which may be too narrow."""
+    """(D,) bool: determined, yet the best value is at an end of its range, which may be too
+    narrow."""
     condition: float
     """Ratio of the Fisher matrix's largest to its smallest eigenvalue; may be infinite."""
     open_directions: tuple[Direction, ...]
@@ -88,7 +94,8 @@ def jacobian(residuals: Residuals, best: np.ndarray, step: float = 0.01) -> np.n
 
 
 def correlation_inflation(blocks: Sequence[np.ndarray]) -> float:
-    """By how much correlation in time inflates the variance of a mean: (1 + r) / (1 - r) of a first-order process.
+    """By how much correlation in time inflates the variance of a mean: (1 + r) / (1 - r) of a
+    first-order process.
 
     Args:
         blocks: (T, C) residuals of recordings; time runs along the first axis.
@@ -104,7 +111,11 @@ def correlation_inflation(blocks: Sequence[np.ndarray]) -> float:
 
 
 def analyse(
-    residuals: Residuals, best: np.ndarray, names: Sequence[str], noise: float, profile_points: int = 9
+    residuals: Residuals,
+    best: np.ndarray,
+    names: Sequence[str],
+    noise: float,
+    profile_points: int = 9,
 ) -> Identifiability:
     """What the data say about each parameter near the best fit.
 
@@ -112,14 +123,17 @@ def analyse(
         residuals: of many sets.
         best: (D,) unit coordinates of the best fit.
         names: (D,) of the parameters.
-        noise: standard deviation of a residual, more than 0; inflate it where residuals are correlated.
+        noise: standard deviation of a residual, more than 0; inflate it where residuals are
+            correlated.
         profile_points: G; 0 leaves the profiles out.
 
     Raises:
         HandoffError: no noise, or residuals that are not finite.
     """
     if not noise > 0.0:
-        raise HandoffError(f"identifiability: noise is {noise}, expected more than 0. Set a floor for exact data.")
+        raise HandoffError(
+            f"identifiability: noise is {noise}, expected more than 0. Set a floor for exact data."
+        )
     J = jacobian(residuals, best)
     fisher = J.T @ J / noise**2
     eigenvalues, vectors = np.linalg.eigh(fisher)
@@ -151,8 +165,11 @@ def analyse(
     )
 
 
-def _profiles(residuals: Residuals, best: np.ndarray, J: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """(D, G): the lower of two mean squares, with the others left at their best and with them moved as J advises."""
+def _profiles(
+    residuals: Residuals, best: np.ndarray, J: np.ndarray, grid: np.ndarray
+) -> np.ndarray:
+    """(D, G): the lower of two mean squares, with the others left at their best and with them moved
+    as J advises."""
     size = len(best)
     profile = np.zeros((size, len(grid)))
     for i in range(size) if len(grid) else ():
@@ -161,9 +178,12 @@ def _profiles(residuals: Residuals, best: np.ndarray, J: np.ndarray, grid: np.nd
         fixed[:, i] = grid
         adapted = fixed.copy()
         if others.any():
-            # The least-squares answer of the others to a move of parameter i; tiny singular values are left alone.
+            # The least-squares answer of the others to a move of parameter i; tiny singular values
+            # are left alone.
             answer = -np.linalg.lstsq(J[:, others], J[:, i], rcond=1e-6)[0]
-            adapted[:, others] = np.clip(best[others] + (grid - best[i])[:, None] * answer, 0.0, 1.0)
+            adapted[:, others] = np.clip(
+                best[others] + (grid - best[i])[:, None] * answer, 0.0, 1.0
+            )
         errors = np.mean(residuals(np.concatenate([fixed, adapted])) ** 2, axis=1)
         profile[i] = np.minimum(errors[: len(grid)], errors[len(grid) :])
     return profile

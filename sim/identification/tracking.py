@@ -1,7 +1,8 @@
 """Replaying recorded joint targets in the simulated FR3, under many sets of parameters at once.
 
-The arm is that of `robots/franka/fr3.xml` with the hand's mass, under the joint impedance law of `robots.control.impedance`, without
-table and contacts. Targets are joined by straight lines, as `sim.engines.mujoco` joins them within a control period.
+The arm is that of `robots/franka/fr3.xml` with the hand's mass, under the joint impedance law of
+`robots.control.impedance`, without table and contacts. Targets are joined by straight lines, as
+`sim.engines.mujoco` joins them within a control period.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -38,8 +39,8 @@ UNITS: dict[str, str] = {
 """Of each quantity's values."""
 
 STICTION = (0.998, 0.9995, 0.001, 0.5, 2.0)
-"""MuJoCo's `solimp` of dry friction. At its default a joint under a load below the friction torque creeps by
-milliradians per second; real ones stick."""
+"""MuJoCo's `solimp` of dry friction. At its default a joint under a load below the friction torque
+creeps by milliradians per second; real ones stick."""
 
 SHORTEST = 10
 """Fewest samples of a recording."""
@@ -50,9 +51,10 @@ class Parameter:
     """One unknown of the simulated arm and where it may lie."""
 
     what: Quantity
-    """stiffness, damping: of the impedance law, as factors of `TrackingConfig.gains`. viscous, friction: of the joints,
-    proportional to velocity [Nm s/rad] and constant [Nm]. armature: reflected rotor inertia [kg m^2]. payload: mass
-    between the fingertips [kg]. delay: of all targets [s]."""
+    """stiffness, damping: of the impedance law, as factors of `TrackingConfig.gains`. viscous,
+    friction: of the joints, proportional to velocity [Nm s/rad] and constant [Nm]. armature:
+    reflected rotor inertia [kg m^2]. payload: mass between the fingertips [kg]. delay: of all
+    targets [s]."""
     joints: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)
     """Joints 1..7 that share the value; of no meaning for payload and delay."""
     low: float
@@ -79,7 +81,8 @@ class TrackingConfig:
     hand: bool = True
     """Whether the Franka Hand is mounted."""
     payload_compensated: bool = False
-    """Whether the robot was told of its payload and carries the weight itself; then only its inertia is felt."""
+    """Whether the robot was told of its payload and carries the weight itself; then only its
+    inertia is felt."""
     timestep: float = 0.005
     """Longest physics step [s]: that of the worlds that will use the result."""
     threads: int = 1
@@ -97,16 +100,22 @@ class Recording(NamedTuple):
     """(T, 7) measured joint positions [rad]."""
     rate_hz: float
     dq: np.ndarray | None = None
-    """(T, 7) measured joint velocities [rad/s], of which the first row starts the replay; None starts it at rest."""
+    """(T, 7) measured joint velocities [rad/s], of which the first row starts the replay; None
+    starts it at rest."""
 
 
 def read_recordings(
-    path: Path, *, episodes: Sequence[int] | None = None, stream: str = "robot", target: str = "q_d", every: int = 10
+    path: Path,
+    *,
+    episodes: Sequence[int] | None = None,
+    stream: str = "robot",
+    target: str = "q_d",
+    every: int = 10,
 ) -> list[Recording]:
     """Recordings from an `EpisodeStore`, such as a deployment's 1 kHz stream `robot`.
 
-    `q_d` is what drove the arm only where the robot's own joint controller followed it; under torque control record
-    the targets in a field of their own and name it.
+    `q_d` is what drove the arm only where the robot's own joint controller followed it; under
+    torque control record the targets in a field of their own and name it.
 
     Args:
         path: of the store.
@@ -126,8 +135,12 @@ def read_recordings(
     recordings = []
     for episode in range(store.num_episodes) if episodes is None else episodes:
         arrays = store.read(episode, stream, fields)
-        taken = {name: np.asarray(array, dtype=np.float64)[::every] for name, array in arrays.items()}
-        recordings.append(Recording(taken[target][:, :7], taken["q"], spec.rate_hz / every, taken.get("dq")))
+        taken = {
+            name: np.asarray(array, dtype=np.float64)[::every] for name, array in arrays.items()
+        }
+        recordings.append(
+            Recording(taken[target][:, :7], taken["q"], spec.rate_hz / every, taken.get("dq"))
+        )
     check_recordings(recordings)
     return recordings
 
@@ -136,8 +149,8 @@ def check_recordings(recordings: Sequence[Recording]) -> None:
     """Checks that recordings can be replayed together.
 
     Raises:
-        HandoffError: none, another shape than (T, 7), too short, not finite, different rates, or an arm that never
-            left its place.
+        HandoffError: none, another shape than (T, 7), too short, not finite, different rates, or an
+            arm that never left its place.
     """
     if not recordings:
         raise HandoffError("recordings: none given, at least 1 is needed. Is the store empty?")
@@ -161,10 +174,14 @@ def check_recordings(recordings: Sequence[Recording]) -> None:
                 f"recording {i}: {length} samples, at least {SHORTEST} are needed. Was it cut off at once?"
             )
         if not recording.rate_hz > 0.0:
-            raise HandoffError(f"recording {i}: rate is {recording.rate_hz} Hz, expected more than 0.")
+            raise HandoffError(
+                f"recording {i}: rate is {recording.rate_hz} Hz, expected more than 0."
+            )
     rates = sorted({float(recording.rate_hz) for recording in recordings})
     if len(rates) > 1:
-        raise HandoffError(f"recordings: rates {rates} Hz, expected one. Resample them before tuning.")
+        raise HandoffError(
+            f"recordings: rates {rates} Hz, expected one. Resample them before tuning."
+        )
     if max(float(np.ptp(recording.target, axis=0).max()) for recording in recordings) < 1e-4:
         raise HandoffError(
             "recordings: no target moves by more than 0.0001 rad; nothing can be told from an arm at rest. "
@@ -176,12 +193,16 @@ class Tracking:
     """The simulated arm in front of a set of recordings."""
 
     def __init__(
-        self, recordings: Sequence[Recording], parameters: Sequence[Parameter], config: TrackingConfig
+        self,
+        recordings: Sequence[Recording],
+        parameters: Sequence[Parameter],
+        config: TrackingConfig,
     ) -> None:
         """Compiles the arm.
 
         Raises:
-            HandoffError: see `check_recordings`; no parameters, joints that do not exist, or empty ranges.
+            HandoffError: see `check_recordings`; no parameters, joints that do not exist, or empty
+                ranges.
         """
         import mujoco
         from mujoco import rollout
@@ -199,16 +220,22 @@ class Tracking:
         self._data = [mujoco.MjData(self.model) for _ in range(max(1, config.threads))]
 
     def positions(self, values: np.ndarray) -> list[np.ndarray]:
-        """Per recording (P, T, 7): joint positions [rad] simulated with the parameters `values` (P, D)."""
-        parts = [self._batch(values[i : i + len(self._models)]) for i in range(0, len(values), len(self._models))]
+        """Per recording (P, T, 7): joint positions [rad] simulated with the parameters `values` (P,
+        D)."""
+        parts = [
+            self._batch(values[i : i + len(self._models)])
+            for i in range(0, len(values), len(self._models))
+        ]
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
     def residuals(self, values: np.ndarray) -> np.ndarray:
-        """(P, M) simulated minus measured [rad], all samples but the first of each recording, one after another."""
+        """(P, M) simulated minus measured [rad], all samples but the first of each recording, one
+        after another."""
         return _flat(self._differences(values), len(values))
 
     def errors(self, values: np.ndarray) -> np.ndarray:
-        """(P, 7) mean squared tracking difference per joint [rad^2]; infinite where a simulation diverged."""
+        """(P, 7) mean squared tracking difference per joint [rad^2]; infinite where a simulation
+        diverged."""
         size = len(self._models)
         errors = []
         for i in range(0, len(values), size):
@@ -263,7 +290,8 @@ def check_parameters(parameters: Sequence[Parameter]) -> None:
     """Checks joints and bounds.
 
     Raises:
-        HandoffError: no parameters, the same one twice, a joint outside 1..7, or bounds that are not low < high.
+        HandoffError: no parameters, the same one twice, a joint outside 1..7, or bounds that are
+            not low < high.
     """
     if not parameters:
         raise HandoffError("parameters: none given, at least 1 is needed.")
@@ -273,7 +301,9 @@ def check_parameters(parameters: Sequence[Parameter]) -> None:
         raise HandoffError(f"parameters: {twice} given twice.")
     for item in parameters:
         if not item.joints or any(not 1 <= joint <= 7 for joint in item.joints):
-            raise HandoffError(f"parameter {item.name}: joints {list(item.joints)}, expected numbers from 1 to 7.")
+            raise HandoffError(
+                f"parameter {item.name}: joints {list(item.joints)}, expected numbers from 1 to 7."
+            )
         lowest = 1e-12 if item.log or item.what in ("stiffness", "damping") else 0.0
         if not (lowest <= item.low < item.high < float("inf")):
             raise HandoffError(
@@ -282,10 +312,14 @@ def check_parameters(parameters: Sequence[Parameter]) -> None:
             )
 
 
-def write_parameters(parameters: Sequence[Parameter], values: np.ndarray, base: Any, model: Any) -> float:
-    """Writes `values` (D,) into `model` (mujoco.MjModel), a copy of `base` with joint impedance; returns the delay [s].
+def write_parameters(
+    parameters: Sequence[Parameter], values: np.ndarray, base: Any, model: Any
+) -> float:
+    """Writes `values` (D,) into `model` (mujoco.MjModel), a copy of `base` with joint impedance;
+    returns the delay [s].
 
-    `mj_setConst` must follow. The models of tasks with joint actions may be written as well, save for `payload`.
+    `mj_setConst` must follow. The models of tasks with joint actions may be written as well, save
+    for `payload`.
 
     Raises:
         HandoffError: the model lacks an actuator, a joint or the payload's body.
@@ -309,7 +343,12 @@ def write_parameters(parameters: Sequence[Parameter], values: np.ndarray, base: 
             case "delay":
                 delay += float(value)
             case "viscous" | "friction" | "armature":
-                _write_joints(item, value, [_find(base, item, "joint", name).dofadr[0] for name in names], model)
+                _write_joints(
+                    item,
+                    value,
+                    [_find(base, item, "joint", name).dofadr[0] for name in names],
+                    model,
+                )
     return delay
 
 
@@ -324,15 +363,20 @@ def _write_joints(item: Parameter, value: float, dofs: list[int], model: Any) ->
             model.dof_solimp[dofs] = STICTION
 
 
-def _find(model: Any, item: Parameter, kind: Literal["actuator", "joint", "body"], name: str) -> Any:
+def _find(
+    model: Any, item: Parameter, kind: Literal["actuator", "joint", "body"], name: str
+) -> Any:
     try:
         return getattr(model, kind)(name)
     except KeyError:
-        raise HandoffError(f"{item.name}: the model has no {kind} '{name}'. Does its task act on joints?") from None
+        raise HandoffError(
+            f"{item.name}: the model has no {kind} '{name}'. Does its task act on joints?"
+        ) from None
 
 
 def nominal_values(parameters: Sequence[Parameter]) -> np.ndarray:
-    """(D,) the values that the model has before tuning: factors of 1, no friction, no payload, no delay."""
+    """(D,) the values that the model has before tuning: factors of 1, no friction, no payload, no
+    delay."""
     from robots.franka.fr3 import ARMATURE, JOINT_DAMPING
 
     nominal = {"stiffness": 1.0, "damping": 1.0, "viscous": JOINT_DAMPING, "armature": ARMATURE}
@@ -345,7 +389,9 @@ def _flat(differences: Sequence[np.ndarray], count: int) -> np.ndarray:
 
 def _delayed(recording: Recording, times: np.ndarray, delays: np.ndarray) -> np.ndarray:
     """(P, S, 7) targets in force at `times` (S,) [s] when they arrive `delays` (P,) [s] late."""
-    sample = np.clip((times[None] - delays[:, None]) * recording.rate_hz, 0.0, len(recording.target) - 1.0)
+    sample = np.clip(
+        (times[None] - delays[:, None]) * recording.rate_hz, 0.0, len(recording.target) - 1.0
+    )
     before = np.minimum(sample.astype(np.int64), len(recording.target) - 2)
     share = (sample - before)[..., None]
     return recording.target[before] * (1.0 - share) + recording.target[before + 1] * share

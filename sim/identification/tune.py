@@ -1,10 +1,12 @@
-"""Real-to-sim tuning: parameters with which the simulated FR3 follows recorded joint targets as the real one did.
+"""Real-to-sim tuning: parameters with which the simulated FR3 follows recorded joint targets as the
+real one did.
 
-The paper's (Lin et al., arXiv 2502.20396, "autotune"): sample K parameter sets, replay the recorded target sequences in
-parallel simulations, keep the set with the smallest mean squared tracking difference. `rounds=0, polish=0` is just
-that. Joint limits, which the paper samples too, are not sought: those of the FR3 are published.
-Ours: scale factors sampled uniformly in the logarithm; rounds of the cross-entropy method around the best; damped
-Gauss-Newton steps at the end; and the report on which parameters the recordings determine at all.
+The paper's (Lin et al., arXiv 2502.20396, "autotune"): sample K parameter sets, replay the recorded
+target sequences in parallel simulations, keep the set with the smallest mean squared tracking
+difference. `rounds=0, polish=0` is just that. Joint limits, which the paper samples too, are not
+sought: those of the FR3 are published. Ours: scale factors sampled uniformly in the logarithm;
+rounds of the cross-entropy method around the best; damped Gauss-Newton steps at the end; and the
+report on which parameters the recordings determine at all.
 """
 
 from __future__ import annotations
@@ -20,8 +22,21 @@ from robots.config import config, to_plain
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.storage.durable import write_atomically
-from sim.identification.identifiability import Identifiability, analyse, correlation_inflation, jacobian
-from sim.identification.tracking import UNITS, Parameter, Quantity, Recording, Tracking, TrackingConfig, nominal_values
+from sim.identification.identifiability import (
+    Identifiability,
+    analyse,
+    correlation_inflation,
+    jacobian,
+)
+from sim.identification.tracking import (
+    UNITS,
+    Parameter,
+    Quantity,
+    Recording,
+    Tracking,
+    TrackingConfig,
+    nominal_values,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,10 +60,12 @@ class TuneConfig:
     """Best sets whose spread is reported."""
     seed: int = 0
     noise_floor: float = 2e-5
-    """Least standard deviation of a measured position that intervals reckon with [rad]; our choice, a fifth of what
+    """Least standard deviation of a measured position that intervals reckon with [rad]; our choice,
+    a fifth of what
     0.1 mm at a reach of 1 m (the arm's published repeatability) means for one joint."""
     profile_points: int = 9
-    """Values per parameter at which the profile of the error is computed; 0 leaves the profiles out."""
+    """Values per parameter at which the profile of the error is computed; 0 leaves the profiles
+    out."""
     tracking: TrackingConfig = TrackingConfig()
 
 
@@ -74,7 +91,8 @@ class Tuning(NamedTuple):
     config: TuneConfig
     recordings: tuple[Recording, ...]
     tracked: tuple[tuple[np.ndarray, np.ndarray], ...]
-    """Per recording: positions (T, 7) [rad] simulated with the model's own values, and with the best."""
+    """Per recording: positions (T, 7) [rad] simulated with the model's own values, and with the
+    best."""
 
     def value(self, what: Quantity, joint: int = 1) -> float:
         """Best value of one parameter.
@@ -83,9 +101,13 @@ class Tuning(NamedTuple):
             HandoffError: it was not among those sought.
         """
         for parameter, value in zip(self.parameters, self.values, strict=True):
-            if parameter.what == what and (what in ("payload", "delay") or joint in parameter.joints):
+            if parameter.what == what and (
+                what in ("payload", "delay") or joint in parameter.joints
+            ):
                 return float(value)
-        raise HandoffError(f"tuning: {what} of joint {joint} was not sought; sought were {self.names}.")
+        raise HandoffError(
+            f"tuning: {what} of joint {joint} was not sought; sought were {self.names}."
+        )
 
     @property
     def names(self) -> list[str]:
@@ -99,11 +121,17 @@ class Tuning(NamedTuple):
 
     def lines(self) -> list[str]:
         """The result in words, a line per parameter and per trade-off."""
-        text = [f"tracking error {self.mse**0.5:.2e} rad rms, was {self.nominal_mse**0.5:.2e} rad before"]
+        text = [
+            f"tracking error {self.mse**0.5:.2e} rad rms, was {self.nominal_mse**0.5:.2e} rad before"
+        ]
         for i, parameter in enumerate(self.parameters):
             low, high = self.intervals[i]
             verdict = "" if self.report.determined[i] else "; NOT determined by these recordings"
-            verdict += "; at the end of its range, which may be too narrow" if self.report.at_bound[i] else ""
+            verdict += (
+                "; at the end of its range, which may be too narrow"
+                if self.report.at_bound[i]
+                else ""
+            )
             value = f"{self.values[i]:.4g} {UNITS[parameter.what]}"
             text.append(f"{parameter.name}: {value}, 95 % in [{low:.4g}, {high:.4g}]{verdict}")
         return text + [direction.about for direction in self.report.open_directions]
@@ -115,7 +143,8 @@ def tune(
     config: TuneConfig | None = None,
     progress: Progress = no_progress,
 ) -> Tuning:
-    """Finds the parameters under which simulation and recordings agree best. Deterministic in its seed.
+    """Finds the parameters under which simulation and recordings agree best. Deterministic in its
+    seed.
 
     Args:
         recordings: of one rate; together they should move every joint, fast and slowly.
@@ -135,9 +164,13 @@ def tune(
         tracking.close()
 
 
-def per_joint(what: Quantity, low: float, high: float, *, log: bool = False) -> tuple[Parameter, ...]:
+def per_joint(
+    what: Quantity, low: float, high: float, *, log: bool = False
+) -> tuple[Parameter, ...]:
     """Seven parameters, one for each joint."""
-    return tuple(Parameter(what=what, joints=(joint,), low=low, high=high, log=log) for joint in range(1, 8))
+    return tuple(
+        Parameter(what=what, joints=(joint,), low=low, high=high, log=log) for joint in range(1, 8)
+    )
 
 
 PARAMETERS = (
@@ -148,7 +181,8 @@ PARAMETERS = (
     Parameter(what="payload", low=0.0, high=3.0),
     Parameter(what="delay", low=0.0, high=0.05),
 )
-"""All that may be unknown of an FR3, in ranges that are our choice; the payload is the arm's rating at most."""
+"""All that may be unknown of an FR3, in ranges that are our choice; the payload is the arm's rating
+at most."""
 
 
 def to_values(parameters: Sequence[Parameter], unit: np.ndarray) -> np.ndarray:
@@ -161,7 +195,8 @@ def to_values(parameters: Sequence[Parameter], unit: np.ndarray) -> np.ndarray:
 
 
 def write_tuning(tuning: Tuning, folder: Path) -> None:
-    """Writes `tuning.json`, `tracking.png` and, where there are profiles, `profiles.png` to an existing `folder`."""
+    """Writes `tuning.json`, `tracking.png` and, where there are profiles, `profiles.png` to an
+    existing `folder`."""
     text = json.dumps(to_json(tuning), indent=2, allow_nan=False) + "\n"
     write_atomically(folder / "tuning.json", text.encode())
     _draw_tracking(tuning).savefig(folder / "tracking.png", dpi=110)
@@ -182,7 +217,9 @@ def to_json(tuning: Tuning) -> dict[str, Any]:
             "spread_of_best_few": float(tuning.best_few_spread[i]),
             "sensitivity_rad": float(report.sensitivity[i]),
             "profile_mse": [_finite(value) for value in report.profile[i]],
-            "profile_at": to_values((tuning.parameters[i],), report.profile_at[:, None])[:, 0].tolist(),
+            "profile_at": to_values((tuning.parameters[i],), report.profile_at[:, None])[
+                :, 0
+            ].tolist(),
         }
         for i, name in enumerate(tuning.names)
     }
@@ -219,7 +256,9 @@ def _tune(tracking: Tracking, config: TuneConfig, progress: Progress) -> Tuning:
     blocks = [s[1, 1:] - r.q[1:] for s, r in zip(tracked, tracking.recordings, strict=True)]
     errors_joint = tracking.errors(np.stack([nominal, values]))
     freedom = max(1, sum(block.size for block in blocks) - len(best))
-    variance = sum(float(np.sum(block**2)) for block in blocks) / freedom * correlation_inflation(blocks)
+    variance = (
+        sum(float(np.sum(block**2)) for block in blocks) / freedom * correlation_inflation(blocks)
+    )
     noise = float(np.sqrt(max(variance, config.noise_floor**2)))
     names = [parameter.name for parameter in parameters]
     few = to_values(parameters, unit[: config.keep])
@@ -239,7 +278,9 @@ def _tune(tracking: Tracking, config: TuneConfig, progress: Progress) -> Tuning:
     )
 
 
-def _search(tracking: Tracking, config: TuneConfig, progress: Progress) -> tuple[np.ndarray, np.ndarray]:
+def _search(
+    tracking: Tracking, config: TuneConfig, progress: Progress
+) -> tuple[np.ndarray, np.ndarray]:
     """Unit coordinates (S, D) of all sets tried and their errors per joint (S, 7) [rad^2]."""
     size = len(tracking.parameters)
     rng = np.random.default_rng(config.seed)
@@ -249,20 +290,26 @@ def _search(tracking: Tracking, config: TuneConfig, progress: Progress) -> tuple
     for done in range(config.rounds + 1):
         for i in range(0, len(proposals), config.tracking.batch):
             batch = proposals[i : i + config.tracking.batch]
-            errors = np.concatenate([errors, tracking.errors(to_values(tracking.parameters, batch))])
+            errors = np.concatenate(
+                [errors, tracking.errors(to_values(tracking.parameters, batch))]
+            )
             tried = np.concatenate([tried, batch])
             progress(len(tried), total, f"best {np.sqrt(errors.mean(axis=1).min()):.2e} rad rms")
         if done < config.rounds:
             elite = tried[np.argsort(errors.mean(axis=1), kind="stable")[: config.elites]]
-            # The least spread keeps the search alive in directions where the elites happen to agree.
+            # The least spread keeps the search alive in directions where the elites happen to
+            # agree.
             spread = np.maximum(elite.std(axis=0), 0.01)
-            proposals = elite.mean(axis=0) + spread * rng.standard_normal((config.round_samples, size))
+            proposals = elite.mean(axis=0) + spread * rng.standard_normal(
+                (config.round_samples, size)
+            )
             proposals = np.clip(proposals, 0.0, 1.0)
     return tried, errors
 
 
 def _polish(residuals: Any, start: np.ndarray, steps: int) -> np.ndarray:
-    """Levenberg-Marquardt steps within the ranges; several dampings are tried at once and the best one is kept."""
+    """Levenberg-Marquardt steps within the ranges; several dampings are tried at once and the best
+    one is kept."""
     best, error = start, float(np.mean(residuals(start[None]) ** 2))
     for _ in range(steps):
         J, r = jacobian(residuals, best), residuals(best[None])[0]
@@ -301,7 +348,8 @@ def _finite(value: float) -> float | None:
 
 
 def _draw_tracking(tuning: Tuning) -> Figure:
-    """Tracking error of the first recording, joint by joint: measured, simulated before and after."""
+    """Tracking error of the first recording, joint by joint: measured, simulated before and
+    after."""
     from matplotlib.figure import Figure
 
     recording, (before, after) = tuning.recordings[0], tuning.tracked[0]
@@ -316,7 +364,10 @@ def _draw_tracking(tuning: Tuning) -> Figure:
         ):
             ax.plot(time, 1e3 * (q - recording.target)[:, joint], label=label, **style)
         ax.set_ylabel(f"joint {joint + 1} [mrad]")
-        ax.set_title(f"rms difference after tuning {1e3 * tuning.joint_mse[joint] ** 0.5:.3f} mrad", fontsize=8)
+        ax.set_title(
+            f"rms difference after tuning {1e3 * tuning.joint_mse[joint] ** 0.5:.3f} mrad",
+            fontsize=8,
+        )
     axes[0].legend(ncols=3, fontsize=8)
     axes[-1].set_xlabel("time [s]")
     figure.suptitle("Position minus target")
@@ -324,7 +375,8 @@ def _draw_tracking(tuning: Tuning) -> Figure:
 
 
 def _draw_profiles(tuning: Tuning) -> Figure:
-    """The error along each parameter, the others adapted; grey where the recordings leave the parameter open."""
+    """The error along each parameter, the others adapted; grey where the recordings leave the
+    parameter open."""
     from matplotlib.figure import Figure
 
     count = len(tuning.parameters)
@@ -339,7 +391,11 @@ def _draw_profiles(tuning: Tuning) -> Figure:
         at = to_values((tuning.parameters[i],), tuning.report.profile_at[:, None])[:, 0]
         ax.plot(at, 1e3 * np.sqrt(tuning.report.profile[i]), "o-", ms=3, color="tab:blue")
         ax.axhline(1e3 * tuning.mse**0.5, color="0.6", lw=0.8)
-        ax.axvspan(*tuning.intervals[i], alpha=0.2, color="tab:green" if tuning.report.determined[i] else "0.5")
+        ax.axvspan(
+            *tuning.intervals[i],
+            alpha=0.2,
+            color="tab:green" if tuning.report.determined[i] else "0.5",
+        )
         ax.set_title(tuning.names[i], fontsize=8)
         ax.set_xlabel(UNITS[tuning.parameters[i].what], fontsize=7)
         ax.set_ylabel("rms [mrad]", fontsize=7)

@@ -1,12 +1,15 @@
-"""Data from the FR3 worlds: play without a task, and demonstrations by the scripted experts, into an `EpisodeStore`.
+"""Data from the FR3 worlds: play without a task, and demonstrations by the scripted experts, into
+an `EpisodeStore`.
 
-Play in the sense of Lynch et al. (arXiv 1903.01973) and CALVIN (arXiv 2112.03227): one sub-goal after another, whatever
-the task, with no reset in between for a long time. A person's curiosity is replaced by a random choice among going
-somewhere, going to an object, pushing it, opening, closing, and doing a bit of what the task's expert would do.
+Play in the sense of Lynch et al. (arXiv 1903.01973) and CALVIN (arXiv 2112.03227): one sub-goal
+after another, whatever the task, with no reset in between for a long time. A person's curiosity is
+replaced by a random choice among going somewhere, going to an object, pushing it, opening, closing,
+and doing a bit of what the task's expert would do.
 
-Frame t of an episode holds observation t, the action taken on seeing it, the reward that followed, and whether the task
-was solved then.
-Every world has its own random stream, keyed by its seed, so an episode does not depend on those recorded beside it.
+Frame t of an episode holds observation t, the action taken on seeing it, the reward that followed,
+and whether the task was solved then.
+Every world has its own random stream, keyed by its seed, so an episode does not depend on those
+recorded beside it.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -36,7 +39,8 @@ from sim.vec_env import Worlds, WorldsConfig
 STREAM = "policy"
 """Stream of the recorded episodes."""
 RANDOM_STREAM = 3
-"""Second key of a world's random stream; 1 is domain randomisation's, 2 the simulated operator's."""
+"""Second key of a world's random stream; 1 is domain randomisation's, 2 the simulated
+operator's."""
 ARRIVED = 0.015
 """Distance to a waypoint that counts as there [m]."""
 HOVER = 0.07
@@ -63,15 +67,18 @@ class PlayConfig:
     """How play is recorded."""
 
     steps: int = 400
-    """Length of an episode [control periods]; the task's time limit does not count, nor does its success."""
+    """Length of an episode [control periods]; the task's time limit does not count, nor does its
+    success."""
     weights: tuple[float, float, float, float, float, float] = (0.2, 0.15, 0.2, 0.1, 0.1, 0.25)
     """How often each `SubGoal` is chosen, relative to the others."""
     duration: tuple[float, float] = (0.6, 2.5)
-    """Shortest and longest time for one sub-goal [s]; it is given up then, or left earlier once reached."""
+    """Shortest and longest time for one sub-goal [s]; it is given up then, or left earlier once
+    reached."""
     noise: float = 0.005
     """Standard deviation of the intended position at every step [m]."""
     spread: float = 0.01
-    """Standard deviation of where the hand goes down on a thing, or through it [m]. Wide of it, play shows misses."""
+    """Standard deviation of where the hand goes down on a thing, or through it [m]. Wide of it,
+    play shows misses."""
     turn: float = 1.0
     """Most by which the hand is turned from how the expert would hold it [rad]."""
     slowest: float = 0.5
@@ -103,16 +110,21 @@ class Recorded(NamedTuple):
     steps: int
     """Of all stored episodes."""
     success_rate: float
-    """Of all episodes run, stored or not; play counts as success when it solved the task at any time."""
+    """Of all episodes run, stored or not; play counts as success when it solved the task at any
+    time."""
 
 
 def play(
-    task: Task, seeds: Sequence[int], out: Path, config: PlayConfig | None = None, progress: Progress = no_progress
+    task: Task,
+    seeds: Sequence[int],
+    out: Path,
+    config: PlayConfig | None = None,
+    progress: Progress = no_progress,
 ) -> Recorded:
     """Records one episode of play per seed in a new store at `out`.
 
-    An episode is shorter than asked for only where the task says that its world is beyond repair. Metadata: `seed`,
-    `success`, `source`.
+    An episode is shorter than asked for only where the task says that its world is beyond repair.
+    Metadata: `seed`, `success`, `source`.
 
     Args:
         task: what lies on the table.
@@ -133,8 +145,21 @@ def play(
         )
     if not 0.0 < config.duration[0] <= config.duration[1]:
         raise HandoffError(f"play: duration {config.duration} s, expected 0 < shortest <= longest.")
-    label = FieldSpec(shape=(), dtype="int32", about=f"sub-goal: {', '.join(f'{g.value} {g.name}' for g in SubGoal)}")
-    return _record(task, seeds, out, config.batch, config.worlds, {"subgoal": label}, _PlayBatch(config), progress)
+    label = FieldSpec(
+        shape=(),
+        dtype="int32",
+        about=f"sub-goal: {', '.join(f'{g.value} {g.name}' for g in SubGoal)}",
+    )
+    return _record(
+        task,
+        seeds,
+        out,
+        config.batch,
+        config.worlds,
+        {"subgoal": label},
+        _PlayBatch(config),
+        progress,
+    )
 
 
 def demonstrate(
@@ -146,7 +171,8 @@ def demonstrate(
 ) -> Recorded:
     """Records the scripted expert, one attempt per seed, in a new store at `out`.
 
-    An episode ends with success, failure or the task's time limit. Metadata: `seed`, `success`, `source`.
+    An episode ends with success, failure or the task's time limit. Metadata: `seed`, `success`,
+    `source`.
 
     Args:
         task: what is demonstrated.
@@ -160,11 +186,14 @@ def demonstrate(
     """
     config = config or DemonstrateConfig()
     _check(seeds, config.batch)
-    return _record(task, seeds, out, config.batch, config.worlds, {}, _ExpertBatch(config), progress)
+    return _record(
+        task, seeds, out, config.batch, config.worlds, {}, _ExpertBatch(config), progress
+    )
 
 
 def occupied_cells(points: np.ndarray, cell: np.ndarray | float) -> int:
-    """How many cells of a grid of width `cell` hold at least one of `points` (T, D): a measure of coverage."""
+    """How many cells of a grid of width `cell` hold at least one of `points` (T, D): a measure of
+    coverage."""
     return len(np.unique(np.floor(np.asarray(points) / cell).astype(np.int64), axis=0))
 
 
@@ -198,7 +227,14 @@ class _ExpertBatch:
             action = engine.to_action(_shaken(intent, self.config.noise, rngs))
             step = worlds.step(action)
             success = step.info["success"]
-            frames.append({**observation, "action": action, "reward": step.reward, "success": success.astype(np.uint8)})
+            frames.append(
+                {
+                    **observation,
+                    "action": action,
+                    "reward": step.reward,
+                    "success": success.astype(np.uint8),
+                }
+            )
             observation, over = step.observation, step.terminated | step.truncated
         keep = success | (self.config.keep == "all")
         return _Rows(_stacked(frames), worlds.steps, success, keep)
@@ -213,7 +249,10 @@ class _PlayBatch:
     def __call__(self, engine: MujocoEngine, seeds: np.ndarray) -> _Rows:
         n = len(seeds)
         engine.reset(np.arange(n), seeds)
-        players = [_Player(self.config, engine, np.random.default_rng([seed, RANDOM_STREAM])) for seed in seeds]
+        players = [
+            _Player(self.config, engine, np.random.default_rng([seed, RANDOM_STREAM]))
+            for seed in seeds
+        ]
         rngs = [player.rng for player in players]
         reading = engine.read()
         frames: list[Observation] = []
@@ -221,13 +260,24 @@ class _PlayBatch:
         success = np.zeros(n, dtype=bool)
         while running.any() and len(frames) < self.config.steps:
             view, expert = engine.view, engine.task.expert(engine.view)
-            intents = [player.intend(i, view, expert, reading.success) for i, player in enumerate(players)]
-            intent = Intent(*(np.stack([np.asarray(part) for part in column]) for column in zip(*intents, strict=True)))
+            intents = [
+                player.intend(i, view, expert, reading.success) for i, player in enumerate(players)
+            ]
+            intent = Intent(
+                *(
+                    np.stack([np.asarray(part) for part in column])
+                    for column in zip(*intents, strict=True)
+                )
+            )
             action = engine.to_action(_shaken(intent, self.config.noise, rngs))
             engine.step(action, running)
             after = engine.read()
             subgoal = np.array([player.subgoal for player in players], dtype=np.int32)
-            told = {"reward": after.reward, "success": after.success.astype(np.uint8), "subgoal": subgoal}
+            told = {
+                "reward": after.reward,
+                "success": after.success.astype(np.uint8),
+                "subgoal": subgoal,
+            }
             frames.append({**reading.observation, "action": action, **told})
             length += running
             success |= after.success & running
@@ -253,7 +303,9 @@ class _Player:
         if not engine.use_gripper:
             weights[[SubGoal.OPEN, SubGoal.CLOSE]] = 0.0
         if weights.sum() <= 0.0:
-            raise HandoffError(f"play: {task.name} has no hand to open or close, and no other sub-goal has a weight.")
+            raise HandoffError(
+                f"play: {task.name} has no hand to open or close, and no other sub-goal has a weight."
+            )
         self._weights = weights / weights.sum()
         self.subgoal = SubGoal.MOVE
         self._left, self._leg = 0, 0
@@ -261,7 +313,8 @@ class _Player:
         self._width, self._speed = OPEN, 1.0
 
     def intend(self, world: int, view: View, expert: Intent, solved: np.ndarray) -> Intent:
-        """(6,), (), (): what world `world` shall do now; where it is `solved` (N,), the expert is done."""
+        """(6,), (), (): what world `world` shall do now; where it is `solved` (N,), the expert is
+        done."""
         if self._left == 0 or self._reached(world, view, solved):
             self._choose(world, view, expert)
         self._left -= 1
@@ -276,7 +329,9 @@ class _Player:
                 return bool(solved[world])
             case SubGoal.OPEN | SubGoal.CLOSE:
                 return abs(view.target[world, -1] - self._width) < 1e-3
-        there = bool(np.linalg.norm(self._waypoints[self._leg, :3] - view.grasp_position[world]) < ARRIVED)
+        there = bool(
+            np.linalg.norm(self._waypoints[self._leg, :3] - view.grasp_position[world]) < ARRIVED
+        )
         if there and self._leg == 0:
             self._leg = 1
             return self.subgoal == SubGoal.MOVE
@@ -310,9 +365,12 @@ class _Player:
             case SubGoal.CLOSE:
                 self._width = CLOSED
         if self.subgoal in (SubGoal.MOVE, SubGoal.APPROACH, SubGoal.PUSH):
-            # Tilted as the expert would, for that is how the tool is meant to be held; turned at will.
+            # Tilted as the expert would, for that is how the tool is meant to be held; turned at
+            # will.
             pose[3:5] = expert.pose[world, 3:5]
-            pose[5] = np.clip(expert.pose[world, 5] + config.turn * rng.uniform(-1.0, 1.0), -1.5, 1.5)
+            pose[5] = np.clip(
+                expert.pose[world, 5] + config.turn * rng.uniform(-1.0, 1.0), -1.5, 1.5
+            )
         self._waypoints[:, 3:] = pose[3:]
         self._waypoints[0, :3] = np.clip(first, self._low, self._high)
         self._waypoints[1, :3] = np.clip(last, self._low, self._high)
@@ -320,7 +378,8 @@ class _Player:
             self._waypoints[:, 2] = view.grasp_position[world, 2]
 
     def _thing(self, world: int, view: View, expert: Intent) -> tuple[np.ndarray, bool]:
-        """(3,) position of an object, and whether it lies free; else it is what task or expert name."""
+        """(3,) position of an object, and whether it lies free; else it is what task or expert
+        name."""
         choice = int(self.rng.integers(len(self._objects) + 1))
         if choice < len(self._objects):
             return view.position(self._objects[choice])[world], True
@@ -366,10 +425,14 @@ def _schema(engine: MujocoEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema
         **engine.observation_spec,
         "action": FieldSpec(shape=(spec.size,), unit=spec.unit, about=f"{spec.interface}: {about}"),
         "reward": FieldSpec(shape=(), about="that followed the action"),
-        "success": FieldSpec(shape=(), dtype="uint8", about="1 where the task is solved behind the action"),
+        "success": FieldSpec(
+            shape=(), dtype="uint8", about="1 where the task is solved behind the action"
+        ),
         **labels,
     }
-    return EpisodeSchema(name=engine.task.name, streams={STREAM: StreamSpec(rate_hz=engine.rate_hz, fields=fields)})
+    return EpisodeSchema(
+        name=engine.task.name, streams={STREAM: StreamSpec(rate_hz=engine.rate_hz, fields=fields)}
+    )
 
 
 def _append(writer: EpisodeWriter, rows: _Rows, seeds: np.ndarray, source: str) -> int:

@@ -1,4 +1,5 @@
-"""Records successful rollouts of a trained policy: the small set for machines that cannot reach the demonstrations."""
+"""Records successful rollouts of a trained policy: the small set for machines that cannot reach the
+demonstrations."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class RecordConfig:
     workers: int = 1
     """Processes; the result does not depend on their number."""
     quantum: float = 1e-4
-    """Grid that every stored number is rounded to [m, rad]; it makes the packed set small. 0 keeps full float32."""
+    """Grid that every stored number is rounded to [m, rad]; it makes the packed set small. 0 keeps
+    full float32."""
     policy: str
     """Digest of the policy artifact that acts."""
     code_version: str
@@ -61,10 +63,12 @@ def record_rollouts(
     progress: Progress,
     execution: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Writes `store.zarr` (stream `policy`, 10 Hz, `FIELDS`) and its provenance, `provenance.json`, to `out`.
+    """Writes `store.zarr` (stream `policy`, 10 Hz, `FIELDS`) and its provenance, `provenance.json`,
+    to `out`.
 
-    An episode's frames are observation and action of each control period until success, so frame t holds the action
-    taken on seeing observation t. Its metadata tell `seed`, `coverage` and `success`.
+    An episode's frames are observation and action of each control period until success, so frame t
+    holds the action taken on seeing observation t. Its metadata tell `seed`, `coverage` and
+    `success`.
 
     Args:
         config: which rollouts.
@@ -91,7 +95,9 @@ def record_rollouts(
         score=ScoreRule(of="reward", over="max"),
     )
     worlds = partial(make_env, protocol)
-    episodes = run_episodes(protocol, load, worlds, config.batch, config.workers, progress, record=True)
+    episodes = run_episodes(
+        protocol, load, worlds, config.batch, config.workers, progress, record=True
+    )
     solved = [episode for episode in episodes if episode.success]
     if len(solved) < config.keep:
         raise HandoffError(
@@ -122,7 +128,11 @@ def _store(episodes: list[Episode], quantum: float, path: Path) -> None:
         for episode in episodes:
             assert episode.trajectory is not None
             frames = {name: _quantise(episode.trajectory[name], quantum) for name in FIELDS}
-            metadata = {"seed": episode.seed, "coverage": episode.largest["coverage"], "success": episode.success}
+            metadata = {
+                "seed": episode.seed,
+                "coverage": episode.largest["coverage"],
+                "success": episode.success,
+            }
             writer.append({STREAM: frames}, metadata)
 
 

@@ -1,7 +1,9 @@
-"""Pictures of a recorded push-T episode: the table scene by OpenGL, or a plan view where no OpenGL is at hand.
+"""Pictures of a recorded push-T episode: the table scene by OpenGL, or a plan view where no OpenGL
+is at hand.
 
-Headless OpenGL needs system packages, on Debian `libegl1 libgl1-mesa-dri` (EGL) or `libosmesa6` (OSMesa). mujoco
-chooses between them once per process, at its import; so each is tried, and the scene drawn, in a process of its own.
+Headless OpenGL needs system packages, on Debian `libegl1 libgl1-mesa-dri` (EGL) or `libosmesa6`
+(OSMesa). mujoco chooses between them once per process, at its import; so each is tried, and the
+scene drawn, in a process of its own.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -79,7 +81,8 @@ def render_episode(
 
 
 def available_renderer() -> Renderer:
-    """The first of EGL and OSMesa that makes an OpenGL context on this machine, else the plan view."""
+    """The first of EGL and OSMesa that makes an OpenGL context on this machine, else the plan
+    view."""
     for backend in ("egl", "osmesa"):
         try:
             probe = subprocess.run(
@@ -108,7 +111,9 @@ def _write_scene_video(
     write_video(path, scene_frames(q, tee_pose, size), fps)
 
 
-def scene_frames(q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int]) -> Iterator[np.ndarray]:
+def scene_frames(
+    q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int]
+) -> Iterator[np.ndarray]:
     """Frames (H, W, 3) uint8 of the table scene; needs a process in which mujoco found OpenGL."""
     import mujoco
 
@@ -130,7 +135,8 @@ def scene_frames(q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int]) -> 
 PLAN_TOP = -0.06
 """Board y at the plan view's upper edge [m]."""
 PLAN_HEIGHT = 0.92
-"""Board length that fills the plan view's height [m]; the arm's base lies just inside its lower edge."""
+"""Board length that fills the plan view's height [m]; the arm's base lies just inside its lower
+edge."""
 PAPER, TABLE, GOAL, BLOCK, PUSHER, ARM, JOINT = (
     (250, 250, 247),
     (222, 205, 184),
@@ -143,7 +149,8 @@ PAPER, TABLE, GOAL, BLOCK, PUSHER, ARM, JOINT = (
 
 
 def plan_frames(q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int]) -> Iterator[np.ndarray]:
-    """Frames (H, W, 3) uint8 seen from above, board axes as in gym-pusht, the arm reaching in from below."""
+    """Frames (H, W, 3) uint8 seen from above, board axes as in gym-pusht, the arm reaching in from
+    below."""
     import cv2
 
     height, width = size

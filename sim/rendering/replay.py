@@ -1,4 +1,5 @@
-"""Pictures of what was recorded, or imagined: a task's scene put where observations say that everything is."""
+"""Pictures of what was recorded, or imagined: a task's scene put where observations say that
+everything is."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -16,12 +17,15 @@ from sim.scene.cameras import Cameras, CamerasConfig
 from sim.tasks.task import Task
 
 
-def redraw(task: Task, observation: Observation, *, camera: str = "front", size: int = 240) -> np.ndarray:
+def redraw(
+    task: Task, observation: Observation, *, camera: str = "front", size: int = 240
+) -> np.ndarray:
     """Draws N observations of one task.
 
     Args:
         task: which scene; it must be able to tell all joints from observations.
-        observation: per field (N, ...); `q`, `width` where there is a hand, and what `Task.joints` reads.
+        observation: per field (N, ...); `q`, `width` where there is a hand, and what `Task.joints`
+            reads.
         camera: of the scene.
         size: edge of a picture [px].
 
@@ -29,15 +33,20 @@ def redraw(task: Task, observation: Observation, *, camera: str = "front", size:
         (N, size, size, 3) uint8 RGB.
 
     Raises:
-        HandoffError: a task whose observations do not tell everything, fields that are missing, or no OpenGL.
+        HandoffError: a task whose observations do not tell everything, fields that are missing, or
+            no OpenGL.
     """
     if task.joints is None:
-        raise HandoffError(f"{task.name}: observations do not tell where everything is, so they cannot be drawn.")
+        raise HandoffError(
+            f"{task.name}: observations do not tell where everything is, so they cannot be drawn."
+        )
     try:
         joints = dict(task.joints(observation))
         q, width = observation["q"], observation["width"] if task.use_gripper else None
     except KeyError as error:
-        raise HandoffError(f"{task.name}: field {error} is not observed, so no picture can be drawn.") from None
+        raise HandoffError(
+            f"{task.name}: field {error} is not observed, so no picture can be drawn."
+        ) from None
     model = build_model(task, task.actions)
     layout = task.layout(model)
     qpos = np.repeat(model.qpos0[None], len(q), axis=0)
@@ -46,7 +55,12 @@ def redraw(task: Task, observation: Observation, *, camera: str = "front", size:
         joints |= {f"finger_{side}": 0.5 * width[:, 0] for side in ("left", "right")}
     for name, value in joints.items():
         qpos[:, layout.qpos[name]] = value
-    return draw(task, qpos, np.zeros((len(qpos), 3)), CamerasConfig(names=(camera,), height=size, width=size))
+    return draw(
+        task,
+        qpos,
+        np.zeros((len(qpos), 3)),
+        CamerasConfig(names=(camera,), height=size, width=size),
+    )
 
 
 def draw(task: Task, qpos: np.ndarray, goal: np.ndarray, config: CamerasConfig) -> np.ndarray:

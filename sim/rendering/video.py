@@ -17,19 +17,25 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> None:
 
     Args:
         path: the file to write; an older one is replaced.
-        frames: images (H, W, 3) uint8 RGB, all of one size. An odd last row or column is cut, as yuv420p needs.
+        frames: images (H, W, 3) uint8 RGB, all of one size. An odd last row or column is cut, as
+            yuv420p needs.
         fps: frames per second.
 
     Raises:
-        HandoffError: no frame, a frame of another shape or dtype, or no H.264 encoder in this build of PyAV.
+        HandoffError: no frame, a frame of another shape or dtype, or no H.264 encoder in this build
+            of PyAV.
     """
     import av
 
     if "libx264" not in av.codecs_available:
-        raise HandoffError("video: this build of PyAV has no H.264 encoder (libx264). Install `av` from its wheels.")
+        raise HandoffError(
+            "video: this build of PyAV has no H.264 encoder (libx264). Install `av` from its wheels."
+        )
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with av.open(str(partial), "w", format="mp4", options={"movflags": "faststart"}) as container:
+        with av.open(
+            str(partial), "w", format="mp4", options={"movflags": "faststart"}
+        ) as container:
             stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
             stream.pix_fmt = "yuv420p"
             # One encoder thread: the machine's cores belong to the worlds that make the frames.
@@ -44,7 +50,9 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> None:
                 even = np.ascontiguousarray(frame[: stream.height, : stream.width])
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
             if shape is None:
-                raise HandoffError(f"video: no frame for {path.name}, expected at least 1. Was the episode empty?")
+                raise HandoffError(
+                    f"video: no frame for {path.name}, expected at least 1. Was the episode empty?"
+                )
             container.mux(stream.encode(None))
         partial.replace(path)
     finally:
@@ -52,7 +60,12 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float) -> None:
 
 
 def _check_frame(index: int, frame: np.ndarray, shape: tuple[int, ...] | None) -> None:
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or min(frame.shape[:2]) < 2:
+    if (
+        frame.dtype != np.uint8
+        or frame.ndim != 3
+        or frame.shape[2] != 3
+        or min(frame.shape[:2]) < 2
+    ):
         raise HandoffError(
             f"video: frame {index} is {frame.dtype} {frame.shape}, expected uint8 (height, width, 3). "
             "Was it left as float or channel-first?"

@@ -1,6 +1,7 @@
 """Pictures of N worlds as observations, drawn by software OpenGL (EGL or OSMesa) or a GPU's EGL.
 
-Not `mujoco.Renderer`: that chooses its OpenGL when mujoco is imported, for the whole process, and allocates per call.
+Not `mujoco.Renderer`: that chooses its OpenGL when mujoco is imported, for the whole process, and
+allocates per call.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -40,18 +41,22 @@ class Cameras:
         """Makes the context.
 
         Args:
-            model: mujoco.MjModel whose cameras are used; worlds may be drawn from copies with other values.
+            model: mujoco.MjModel whose cameras are used; worlds may be drawn from copies with other
+                values.
             config: which cameras.
 
         Raises:
-            HandoffError: an unknown camera, a size that the model's buffer does not hold, or no OpenGL on this machine.
+            HandoffError: an unknown camera, a size that the model's buffer does not hold, or no
+                OpenGL on this machine.
         """
         import mujoco
 
         known = [model.camera(i).name for i in range(model.ncam)]
         unknown = sorted(set(config.names) - set(known))
         if unknown or not config.names:
-            raise HandoffError(f"cameras: no camera {unknown or '(none named)'}; the scene has {known}.")
+            raise HandoffError(
+                f"cameras: no camera {unknown or '(none named)'}; the scene has {known}."
+            )
         most = (int(model.vis.global_.offheight), int(model.vis.global_.offwidth))
         if not (1 <= config.height <= most[0] and 1 <= config.width <= most[1]):
             raise HandoffError(
@@ -79,11 +84,15 @@ class Cameras:
         """Observation fields: `(height, width, 3)` uint8 RGB each."""
         shape = (self.config.height, self.config.width, 3)
         return {
-            f"image_{name}": FieldSpec(shape=shape, dtype="uint8", unit="u8", about=f"RGB picture of camera {name}")
+            f"image_{name}": FieldSpec(
+                shape=shape, dtype="uint8", unit="u8", about=f"RGB picture of camera {name}"
+            )
             for name in self.config.names
         }
 
-    def render(self, models: Sequence[Any], qpos: np.ndarray, goal: np.ndarray) -> dict[str, np.ndarray]:
+    def render(
+        self, models: Sequence[Any], qpos: np.ndarray, goal: np.ndarray
+    ) -> dict[str, np.ndarray]:
         """Draws every world from every camera.
 
         Args:
@@ -95,14 +104,19 @@ class Cameras:
             `image_<name>`: (N, height, width, 3) uint8.
 
         Raises:
-            HandoffError: called in another thread than the one that made them, where OpenGL's context is bound.
+            HandoffError: called in another thread than the one that made them, where OpenGL's
+                context is bound.
         """
         import mujoco
 
         if threading.get_ident() != self._thread:
-            raise HandoffError("cameras: asked to draw in another thread than the one that made these worlds.")
+            raise HandoffError(
+                "cameras: asked to draw in another thread than the one that made these worlds."
+            )
         n, height, width = len(qpos), self.config.height, self.config.width
-        images = {f"image_{name}": np.empty((n, height, width, 3), np.uint8) for name in self.config.names}
+        images = {
+            f"image_{name}": np.empty((n, height, width, 3), np.uint8) for name in self.config.names
+        }
         pixels = np.empty((height, width, 3), np.uint8)
         # Another context may have been made current in this thread since.
         self._gl.make_current()
@@ -138,7 +152,8 @@ class Cameras:
         self._gl.free()
 
     def __del__(self) -> None:
-        # While the interpreter shuts down OpenGL may be gone already, and the driver frees everything anyway.
+        # While the interpreter shuts down OpenGL may be gone already, and the driver frees
+        # everything anyway.
         if not getattr(self, "_closed", True) and not sys.is_finalizing():
             self.close()
 
@@ -152,7 +167,8 @@ def _context(width: int, height: int) -> Any:
     problems: dict[str, str] = {}
     asked = os.environ.get("MUJOCO_GL", "").lower()
     for backend in [asked] if asked in ("egl", "osmesa") else ["egl", "osmesa"]:
-        # PyOpenGL reads this once, when it is first imported; so the first context decides for the process.
+        # PyOpenGL reads this once, when it is first imported; so the first context decides for the
+        # process.
         os.environ.setdefault("PYOPENGL_PLATFORM", backend)
         try:
             if backend == "egl":

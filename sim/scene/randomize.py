@@ -1,4 +1,5 @@
-"""Domain randomisation: declared ranges, drawn once per episode from its seed and written into a world's own model."""
+"""Domain randomisation: declared ranges, drawn once per episode from its seed and written into a
+world's own model."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -24,12 +25,12 @@ class Range:
     """One quantity and the interval it is drawn from, uniformly."""
 
     what: Quantity
-    """mass: of a body, with its inertia. friction: sliding friction of a geom and of the pairs it is in. gain:
-    stiffness of an actuator. damping: of an actuator or joint. delay: of all actions [s]. camera: offset of a camera,
-    per axis [m]. light: brightness of a light."""
+    """mass: of a body, with its inertia. friction: sliding friction of a geom and of the pairs it
+    is in. gain: stiffness of an actuator. damping: of an actuator or joint. delay: of all actions
+    [s]. camera: offset of a camera, per axis [m]. light: brightness of a light."""
     names: tuple[str, ...] = ()
-    """Which bodies, geoms, actuators, joints, cameras or lights; a trailing * matches any ending. One draw is shared by
-    all of them. Empty for `delay`."""
+    """Which bodies, geoms, actuators, joints, cameras or lights; a trailing * matches any ending.
+    One draw is shared by all of them. Empty for `delay`."""
     low: float = 1.0
     high: float = 1.0
     """Bounds: factors of the model's own value; for `delay` seconds and for `camera` metres."""
@@ -60,8 +61,11 @@ def draw(ranges: Sequence[Range], rng: np.random.Generator) -> np.ndarray:
     return low[:, None] + (high - low)[:, None] * rng.random((len(ranges), 3))
 
 
-def apply(ranges: Sequence[Range], values: np.ndarray, base: mujoco.MjModel, model: mujoco.MjModel) -> None:
-    """Writes the drawn `values` into `model`, a copy of `base`; quantities that the model does not hold are left.
+def apply(
+    ranges: Sequence[Range], values: np.ndarray, base: mujoco.MjModel, model: mujoco.MjModel
+) -> None:
+    """Writes the drawn `values` into `model`, a copy of `base`; quantities that the model does not
+    hold are left.
 
     Raises:
         HandoffError: a name that the model does not have.
@@ -96,7 +100,9 @@ def apply(ranges: Sequence[Range], values: np.ndarray, base: mujoco.MjModel, mod
 
 def delay_of(ranges: Sequence[Range], values: np.ndarray) -> float:
     """The drawn delay of actions [s]; 0 when no range asks for one."""
-    return float(sum(value[0] for item, value in zip(ranges, values, strict=True) if item.what == "delay"))
+    return float(
+        sum(value[0] for item, value in zip(ranges, values, strict=True) if item.what == "delay")
+    )
 
 
 def _scale_damping(item: Range, factor: float, base: mujoco.MjModel, model: mujoco.MjModel) -> None:
@@ -111,7 +117,9 @@ def _scale_damping(item: Range, factor: float, base: mujoco.MjModel, model: mujo
         model.dof_damping[start : start + size] = factor * base.dof_damping[start : start + size]
 
 
-def _ids(model: mujoco.MjModel, kind: Literal["body", "geom", "actuator", "camera", "light"], item: Range) -> list[int]:
+def _ids(
+    model: mujoco.MjModel, kind: Literal["body", "geom", "actuator", "camera", "light"], item: Range
+) -> list[int]:
     count = {
         "body": model.nbody,
         "geom": model.ngeom,
@@ -127,7 +135,9 @@ def _ids(model: mujoco.MjModel, kind: Literal["body", "geom", "actuator", "camer
 
 
 def _matches(name: str, item: Range) -> bool:
-    return any(name.startswith(want[:-1]) if want.endswith("*") else name == want for want in item.names)
+    return any(
+        name.startswith(want[:-1]) if want.endswith("*") else name == want for want in item.names
+    )
 
 
 def _unknown(kind: str, item: Range, names: Sequence[str]) -> HandoffError:

@@ -1,9 +1,10 @@
-"""The scene that all FR3 tasks share: arm, hand, table, light and two cameras, and the impedance law as actuators.
+"""The scene that all FR3 tasks share: arm, hand, table, light and two cameras, and the impedance
+law as actuators.
 
-The law of `robots.control.impedance` is built from the engine's own actuators: a site transmission measured against a fixed
-reference site is a Cartesian spring and damper, computed in C at every physics step. So N worlds run at the speed of
-the bare engine. Frame "grasp" (see `robots.franka.gripper`) is the controlled frame; its axes are the base's when the hand points
-down.
+The law of `robots.control.impedance` is built from the engine's own actuators: a site transmission
+measured against a fixed reference site is a Cartesian spring and damper, computed in C at every
+physics step. So N worlds run at the speed of the bare engine. Frame "grasp" (see
+`robots.franka.gripper`) is the controlled frame; its axes are the base's when the hand points down.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -29,7 +30,8 @@ FINGER_HALF = np.array([0.010, 0.004, 0.020])
 FINGER_FRICTION = 1.0
 """Rubber-coated fingertips on wood or plastic, handbooks: 0.7 to 1.2."""
 GRIP_FORCE = 15.0
-"""Most that one finger presses with [N]; the data sheet allows 70, grasps of light parts are commanded 10 to 40."""
+"""Most that one finger presses with [N]; the data sheet allows 70, grasps of light parts are
+commanded 10 to 40."""
 GRIPPER_STIFFNESS = 2000.0
 """Of each finger's servo [N/m]; beyond 7.5 mm of error it presses with `GRIP_FORCE`."""
 GRIPPER_DAMPING = 60.0
@@ -70,17 +72,32 @@ def add_table(spec: mujoco.MjSpec) -> None:
 
     world, box = spec.worldbody, mujoco.mjtGeom.mjGEOM_BOX
     world.add_geom(
-        name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[1.0, 1.0, 0.1], contype=0, conaffinity=1, group=3
+        name="table",
+        type=mujoco.mjtGeom.mjGEOM_PLANE,
+        size=[1.0, 1.0, 0.1],
+        contype=0,
+        conaffinity=1,
+        group=3,
     )
     painted = {"type": box, "contype": 0, "conaffinity": 0}
     world.add_geom(
-        name="table_top", pos=[0.38, 0, -0.021], size=[0.56, 0.46, 0.02], rgba=[0.72, 0.60, 0.47, 1], **painted
+        name="table_top",
+        pos=[0.38, 0, -0.021],
+        size=[0.56, 0.46, 0.02],
+        rgba=[0.72, 0.60, 0.47, 1],
+        **painted,
     )
     for x in (-0.12, 0.88):
         for y in (-0.40, 0.40):
-            world.add_geom(pos=[x, y, -0.4], size=[0.025, 0.025, 0.36], rgba=[0.3, 0.31, 0.33, 1], **painted)
-    world.add_light(name="key", pos=[0.2, 0.9, 2.0], dir=[0.1, -0.4, -1], diffuse=[0.55] * 3, castshadow=False)
-    world.add_light(name="fill", pos=[1.6, -0.8, 1.8], dir=[-0.6, 0.4, -1], diffuse=[0.3] * 3, castshadow=False)
+            world.add_geom(
+                pos=[x, y, -0.4], size=[0.025, 0.025, 0.36], rgba=[0.3, 0.31, 0.33, 1], **painted
+            )
+    world.add_light(
+        name="key", pos=[0.2, 0.9, 2.0], dir=[0.1, -0.4, -1], diffuse=[0.55] * 3, castshadow=False
+    )
+    world.add_light(
+        name="fill", pos=[1.6, -0.8, 1.8], dir=[-0.6, 0.4, -1], diffuse=[0.3] * 3, castshadow=False
+    )
     spec.visual.headlight.ambient = [0.38] * 3
     spec.visual.headlight.diffuse = [0.25] * 3
     spec.visual.headlight.specular = [0.0] * 3
@@ -94,18 +111,25 @@ def add_table(spec: mujoco.MjSpec) -> None:
         height=384,
     )
     position = np.array([1.42, -0.70, 1.02])
-    world.add_camera(name="overview", pos=position, quat=looking_at(position, np.array([0.33, 0.0, 0.20])), fovy=36)
+    world.add_camera(
+        name="overview",
+        pos=position,
+        quat=looking_at(position, np.array([0.33, 0.0, 0.20])),
+        fovy=36,
+    )
     spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
 
 
 def draw_fast(spec: mujoco.MjSpec) -> None:
-    """Gives up multisampling and fine round shapes: software OpenGL then draws over three times as fast."""
+    """Gives up multisampling and fine round shapes: software OpenGL then draws over three times as
+    fast."""
     spec.visual.quality.offsamples = 0
     spec.visual.quality.numslices, spec.visual.quality.numstacks = 20, 10
 
 
 def looking_at(position: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """(4,) quaternion (wxyz) of an upright camera at `position` (3,) [m] that looks, along its own -z, at `target`."""
+    """(4,) quaternion (wxyz) of an upright camera at `position` (3,) [m] that looks, along its own
+    -z, at `target`."""
     import mujoco
 
     back = (position - target) / np.linalg.norm(position - target)
@@ -119,7 +143,9 @@ def looking_at(position: np.ndarray, target: np.ndarray) -> np.ndarray:
 def add_front_camera(spec: mujoco.MjSpec) -> None:
     """The camera `front`, opposite the arm."""
     position, target = FRONT_CAMERA
-    spec.worldbody.add_camera(name="front", pos=position, quat=looking_at(position, target), fovy=45)
+    spec.worldbody.add_camera(
+        name="front", pos=position, quat=looking_at(position, target), fovy=45
+    )
 
 
 def _add_hand(spec: mujoco.MjSpec) -> None:
@@ -148,7 +174,13 @@ def _add_hand(spec: mujoco.MjSpec) -> None:
         conaffinity=0,
     )
     # Half a turn about x: see robots.franka.gripper.
-    body.add_site(name=GRASP_SITE, pos=[0, 0, gripper.TCP_OFFSET], quat=[0, 1, 0, 0], size=[0.002] * 3, rgba=[0] * 4)
+    body.add_site(
+        name=GRASP_SITE,
+        pos=[0, 0, gripper.TCP_OFFSET],
+        quat=[0, 1, 0, 0],
+        size=[0.002] * 3,
+        rgba=[0] * 4,
+    )
     body.add_camera(name="wrist", pos=[0.07, 0, 0.05], quat=wrist_view(), fovy=75)
     for joint, side in zip(FINGER_JOINTS, (1.0, -1.0), strict=True):
         _add_finger(spec, body, joint, side)
@@ -191,7 +223,8 @@ def _add_finger(spec: mujoco.MjSpec, palm: mujoco.MjsBody, joint: str, side: flo
 
 
 def wrist_view() -> np.ndarray:
-    """(4,) quaternion (wxyz): looks along the hand's z, 25 degrees inwards, the base's far side up in the picture."""
+    """(4,) quaternion (wxyz): looks along the hand's z, 25 degrees inwards, the base's far side up
+    in the picture."""
     import mujoco
 
     tilt = np.deg2rad(25.0)
@@ -205,9 +238,11 @@ def wrist_view() -> np.ndarray:
 
 
 def add_cartesian_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains) -> None:
-    """Six actuators on the frame "grasp": targets are position [m] and rotation vector [rad] in base axes.
+    """Six actuators on the frame "grasp": targets are position [m] and rotation vector [rad] in
+    base axes.
 
-    Seven more on the joints hold the posture; their targets are chosen anew each control period (`robots.control.impedance`).
+    Seven more on the joints hold the posture; their targets are chosen anew each control period
+    (`robots.control.impedance`).
     """
     import mujoco
 
@@ -222,9 +257,14 @@ def add_cartesian_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains) -> None:
         )
         _spring(actuator, gains.stiffness[i], gains.damping[i])
         limit = gains.force_limit if i < 3 else gains.torque_limit
-        actuator.forcerange, actuator.forcelimited = [-limit, limit], mujoco.mjtLimited.mjLIMITED_TRUE
+        actuator.forcerange, actuator.forcelimited = (
+            [-limit, limit],
+            mujoco.mjtLimited.mjLIMITED_TRUE,
+        )
     for joint in JOINT_NAMES:
-        actuator = spec.add_actuator(name=f"posture_{joint}", trntype=mujoco.mjtTrn.mjTRN_JOINT, target=joint)
+        actuator = spec.add_actuator(
+            name=f"posture_{joint}", trntype=mujoco.mjtTrn.mjTRN_JOINT, target=joint
+        )
         _spring(actuator, gains.posture_stiffness, gains.posture_damping)
 
 
@@ -233,7 +273,9 @@ def add_joint_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains) -> None:
     import mujoco
 
     for i, joint in enumerate(JOINT_NAMES):
-        actuator = spec.add_actuator(name=f"impedance_{joint}", trntype=mujoco.mjtTrn.mjTRN_JOINT, target=joint)
+        actuator = spec.add_actuator(
+            name=f"impedance_{joint}", trntype=mujoco.mjtTrn.mjTRN_JOINT, target=joint
+        )
         _spring(actuator, gains.joint_stiffness[i], gains.joint_damping[i])
 
 

@@ -1,7 +1,8 @@
-"""N worlds of one MuJoCo model as arrays with names: what a task's terms read, whatever engine stepped them.
+"""N worlds of one MuJoCo model as arrays with names: what a task's terms read, whatever engine
+stepped them.
 
-Everything is computed from generalised positions and velocities, so it belongs to the present state exactly (a sensor
-of the engine is one physics step old).
+Everything is computed from generalised positions and velocities, so it belongs to the present state
+exactly (a sensor of the engine is one physics step old).
 """
 
 # The compiled mujoco module has no type stubs.
@@ -25,8 +26,8 @@ Read = TypeVar("Read")
 
 
 class once(Generic[Read]):  # noqa: N801 - a decorator
-    """A property that is worked out when it is first read, as `functools.cached_property`, whose lock torch.compile
-    cannot trace (`sim.device.fr3` does)."""
+    """A property that is worked out when it is first read, as `functools.cached_property`, whose
+    lock torch.compile cannot trace (`sim.device.fr3` does)."""
 
     def __init__(self, read: Callable[[Any], Read]) -> None:
         self._read, self._name, self.__doc__ = read, read.__name__, read.__doc__
@@ -41,9 +42,11 @@ class once(Generic[Read]):  # noqa: N801 - a decorator
 Asked = ParamSpec("Asked")
 
 
-def once_each(read: Callable[Concatenate[View, Asked], Read]) -> Callable[Concatenate[View, Asked], Read]:
-    """A reading of a view that is worked out when it is first asked for with these arguments, which can be hashed:
-    several of a task's terms ask for the same."""
+def once_each(
+    read: Callable[Concatenate[View, Asked], Read],
+) -> Callable[Concatenate[View, Asked], Read]:
+    """A reading of a view that is worked out when it is first asked for with these arguments, which
+    can be hashed: several of a task's terms ask for the same."""
 
     name = f"{read.__module__}.{read.__qualname__}"
 
@@ -61,7 +64,8 @@ FLANGE_P_GRASP = np.array([0.0, 0.0, gripper.TCP_OFFSET])
 
 
 class Layout:
-    """Where the joints of a model stand in its vectors. The arm's seven joints come first in all of them."""
+    """Where the joints of a model stand in its vectors. The arm's seven joints come first in all of
+    them."""
 
     def __init__(
         self,
@@ -85,21 +89,30 @@ class Layout:
 
 
 JOINT_TARGETS = 8
-"""Columns of `View.target` where the controller follows joint positions: seven joints and the hand."""
+"""Columns of `View.target` where the controller follows joint positions: seven joints and the
+hand."""
 
 
 class View:
-    """The present of N worlds. Arrays are in base axes unless said otherwise, and must not be written to."""
+    """The present of N worlds. Arrays are in base axes unless said otherwise, and must not be
+    written to."""
 
-    def __init__(self, layout: Layout, qpos: np.ndarray, qvel: np.ndarray, target: np.ndarray, goal: np.ndarray):
+    def __init__(
+        self,
+        layout: Layout,
+        qpos: np.ndarray,
+        qvel: np.ndarray,
+        target: np.ndarray,
+        goal: np.ndarray,
+    ):
         """Wraps arrays without copying them.
 
         Args:
             layout: of the model.
             qpos: (N, nq).
             qvel: (N, nv).
-            target: (N, 7 to 9) the controller's targets: arm (6 or 7), the agent's velocity (2) where actions are
-                `PdTarget`, then the hand's opening [m].
+            target: (N, 7 to 9) the controller's targets: arm (6 or 7), the agent's velocity (2)
+                where actions are `PdTarget`, then the hand's opening [m].
             goal: (N, G) the task's own variables, as its `reset` wrote them.
         """
         self.layout, self.qpos, self.qvel, self.target, self.goal = layout, qpos, qvel, target, goal
@@ -127,7 +140,8 @@ class View:
 
     @once
     def grasp_position(self) -> np.ndarray:
-        """(N, 3) origin of the frame "grasp" [m]: the point between the fingertips, or the tool's tip."""
+        """(N, 3) origin of the frame "grasp" [m]: the point between the fingertips, or the tool's
+        tip."""
         positions, rotations = self._frames
         return positions[:, 7] + rotations[:, 7] @ self.layout.tool_offset
 
@@ -139,7 +153,9 @@ class View:
     @once
     def grasp_pose(self) -> np.ndarray:
         """(N, 6) position [m] and rotation vector [rad] of the frame "grasp"."""
-        return np.concatenate([self.grasp_position, batched_rotation_vector(self.grasp_rotation)], axis=1)
+        return np.concatenate(
+            [self.grasp_position, batched_rotation_vector(self.grasp_rotation)], axis=1
+        )
 
     @once
     def jacobian(self) -> np.ndarray:
@@ -158,7 +174,8 @@ class View:
 
     @once
     def target_offset(self) -> np.ndarray:
-        """(N, 6) the controller's target less `grasp_pose` [m, rad]; of joint targets the pose that they would make."""
+        """(N, 6) the controller's target less `grasp_pose` [m, rad]; of joint targets the pose that
+        they would make."""
         if self.target.shape[1] != JOINT_TARGETS:
             return self.target_pose - self.grasp_pose
         positions, rotations = batched_joint_frames(self.target[:, :7])
@@ -195,7 +212,8 @@ class View:
         return rotation_of(self.quaternion(name))
 
     def velocity(self, name: str) -> np.ndarray:
-        """(N, 6) linear [m/s], angular [rad/s, the body's own axes] of the body with the free joint `name`."""
+        """(N, 6) linear [m/s], angular [rad/s, the body's own axes] of the body with the free joint
+        `name`."""
         a = self.layout.qvel[name]
         return self.qvel[:, a : a + 6]
 

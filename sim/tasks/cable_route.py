@@ -1,9 +1,10 @@
 """Cable route: snap the cable, one end fixed and the other in the hand, into a clip.
 
-The kind of routing in SERL and HIL-SERL (Luo et al. 2024), on our own numbers: the clip's pose, the cable's shape and
-the arm's start are drawn anew, and the cable's plug is held by friction alone. The clip is two springy posts with balls
-on top, between which the cable has to be forced. The cable is a chain of stiff pieces with springs between them, as
-flexible as a 6 mm cable with a soft sheath.
+The kind of routing in SERL and HIL-SERL (Luo et al. 2024), on our own numbers: the clip's pose, the
+cable's shape and the arm's start are drawn anew, and the cable's plug is held by friction alone.
+The clip is two springy posts with balls on top, between which the cable has to be forced. The cable
+is a chain of stiff pieces with springs between them, as flexible as a 6 mm cable with a soft
+sheath.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -19,7 +20,15 @@ from robots.spec import FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
-from sim.tasks.fixture import GENTLE, add_fixture, fixture, fixture_pose, in_fixture, place_fixture, upright_posture
+from sim.tasks.fixture import (
+    GENTLE,
+    add_fixture,
+    fixture,
+    fixture_pose,
+    in_fixture,
+    place_fixture,
+    upright_posture,
+)
 from sim.tasks.task import Intent, Observed, Reward, Start, Task, near, proprioception
 
 if TYPE_CHECKING:
@@ -34,11 +43,13 @@ CABLE_RADIUS = 0.003
 CABLE_DENSITY = 1400.0
 """Copper strands in a soft sheath, averaged [kg/m^3]: about 40 g per metre."""
 BENDING_STIFFNESS = 1.5e-3
-"""Of the cable [N m^2]: a free end of 0.1 m sags by 2 mm per gram of load. Our choice for a soft lead."""
+"""Of the cable [N m^2]: a free end of 0.1 m sags by 2 mm per gram of load. Our choice for a soft
+lead."""
 BENDING_TIME = 0.05
 """Damping over stiffness of the cable's bending [s]: it does not ring."""
 BENDING_ARMATURE = 1e-5
-"""Inertia added to every joint of the cable [kg m^2]: its springs' own time is then long against the physics step."""
+"""Inertia added to every joint of the cable [kg m^2]: its springs' own time is then long against
+the physics step."""
 CABLE_FRICTION = 0.3
 """Sliding friction of sheath on plastic, handbooks: 0.2 to 0.5."""
 ANCHOR = np.array([0.66, 0.0, 0.020])
@@ -57,7 +68,8 @@ SLOT = 0.008
 LIP_RADIUS = 0.006
 """Of the balls on top of the posts [m]."""
 THROAT = 0.005
-"""Distance between the balls' surfaces [m]: 1 mm less than the cable, which has to be snapped in."""
+"""Distance between the balls' surfaces [m]: 1 mm less than the cable, which has to be snapped
+in."""
 LIP_Y = THROAT / 2 + LIP_RADIUS
 """From the slot's middle to a ball's centre [m]."""
 POST_STIFFNESS = 4000.0
@@ -70,9 +82,11 @@ SEATED = 0.028
 """Height of the cable's middle between the posts below which it counts as routed [m]."""
 
 CLIP_LOW, CLIP_HIGH = np.array([0.48, -0.06, -0.2]), np.array([0.54, 0.06, 0.2])
-"""(3,) bounds of the clip's x, y [m], base, and of its slot's angle to the line to the anchor [rad]."""
+"""(3,) bounds of the clip's x, y [m], base, and of its slot's angle to the line to the anchor
+[rad]."""
 START_LOW, START_HIGH = np.array([-0.35, 0.40, 0.02]), np.array([0.35, 0.60, 0.06])
-"""(3,) bounds of the start: cable's heading at the anchor (0 is towards the arm) and its rise, bend per joint [rad]."""
+"""(3,) bounds of the start: cable's heading at the anchor (0 is towards the arm) and its rise, bend
+per joint [rad]."""
 WAVE = 0.03
 """Largest sideways bend per joint at the start [rad]."""
 LOST = 0.03
@@ -173,14 +187,17 @@ def _add_post(clip: mujoco.MjsBody, name: str, side: float, solref: list[float])
 
 
 def _add_cable(spec: mujoco.MjSpec) -> mujoco.MjsBody:
-    """The chain from the anchor, each piece along its own x; returns the last one. Hand and cable do not collide."""
+    """The chain from the anchor, each piece along its own x; returns the last one. Hand and cable
+    do not collide."""
     import mujoco
 
     stiffness = BENDING_STIFFNESS / PIECE
     body = spec.worldbody
     for i in range(SEGMENTS):
         body = body.add_body(
-            name=f"cable{i}", pos=[PIECE, 0, 0] if i else ANCHOR, quat=[1, 0, 0, 0] if i else [0, 0, 0, 1]
+            name=f"cable{i}",
+            pos=[PIECE, 0, 0] if i else ANCHOR,
+            quat=[1, 0, 0, 0] if i else [0, 0, 0, 1],
         )
         joints = [("turn", [0, 0, 1]), ("bend", [0, 1, 0])]
         # The plug's swivel: without it a hand that stays upright would twist the cable.
@@ -217,8 +234,8 @@ def _shape(turn: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         bend: (N, SEGMENTS) downward bend, likewise.
 
     Returns:
-        Points (N, SEGMENTS + 2, 3) from the anchor over the pieces' ends to the plug's centre [m], base; and the last
-        piece's axes (N, 3, 3) without its twist.
+        Points (N, SEGMENTS + 2, 3) from the anchor over the pieces' ends to the plug's centre [m],
+        base; and the last piece's axes (N, 3, 3) without its twist.
     """
     n = len(turn)
     points = np.empty((n, SEGMENTS + 2, 3))
@@ -258,15 +275,18 @@ def _reset(rng: np.random.Generator, start: Start) -> None:
 def _points(view: View) -> np.ndarray:
     """(N, SEGMENTS + 2, 3) along the cable from the anchor to the plug's centre [m], base."""
     turn, bend = (
-        np.stack([view.joint(f"cable{i}_{kind}") for i in range(SEGMENTS)], axis=1) for kind in ("turn", "bend")
+        np.stack([view.joint(f"cable{i}_{kind}") for i in range(SEGMENTS)], axis=1)
+        for kind in ("turn", "bend")
     )
     return _shape(turn, bend)[0]
 
 
 def _crossing(view: View) -> np.ndarray:
-    """(N, 2) where the cable crosses the plane of the posts [m]: sideways from the slot's middle, and height.
+    """(N, 2) where the cable crosses the plane of the posts [m]: sideways from the slot's middle,
+    and height.
 
-    Of several crossings the one nearest to the anchor; the plug, where the cable does not reach the plane.
+    Of several crossings the one nearest to the anchor; the plug, where the cable does not reach the
+    plane.
     """
     points = in_fixture(view, "clip", _points(view))
     x = points[..., 0]
@@ -305,7 +325,8 @@ def _dropped(view: View) -> np.ndarray:
 
 
 def _expert(view: View) -> Intent:
-    """Stretches the cable over the slot, then lowers the plug; lifts it again where the cable lies beside the posts."""
+    """Stretches the cable over the slot, then lowers the plug; lifts it again where the cable lies
+    beside the posts."""
     side, height = _crossing(view).T
     plug = _points(view)[:, -1]
     to_clip = fixture_pose(view, "clip")[:, :2] - ANCHOR[:2]

@@ -1,7 +1,9 @@
-"""A fixture clamped to the table, and an arm that starts upright: what tasks with a part held in the hand share.
+"""A fixture clamped to the table, and an arm that starts upright: what tasks with a part held in
+the hand share.
 
-Worlds share one compiled model, so a fixture whose place differs between worlds needs joints of its own. It slides and
-turns on the table against dry friction far above what the impedance law may press with, as if held by clamps.
+Worlds share one compiled model, so a fixture whose place differs between worlds needs joints of its
+own. It slides and turns on the table against dry friction far above what the impedance law may
+press with, as if held by clamps.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     import mujoco
 
 GENTLE = CartesianDelta(translation=0.01, rotation=0.05, leash_translation=0.01, leash_rotation=0.1)
-"""Short steps for a part held by friction: 10 mm of leash press with 20 N, and the fingers hold against 30 N."""
+"""Short steps for a part held by friction: 10 mm of leash press with 20 N, and the fingers hold
+against 30 N."""
 MASS = 2.0
 """Of a fixture with the steel plate under it [kg]."""
 INERTIA = (0.004, 0.004, 0.006)
@@ -38,7 +41,8 @@ HOLD_TORQUE = 30.0
 
 
 def add_fixture(spec: mujoco.MjSpec, name: str) -> mujoco.MjsBody:
-    """A body on the table, origin at the table top, with the joints `name`_x, `name`_y [m] and `name`_yaw [rad].
+    """A body on the table, origin at the table top, with the joints `name`_x, `name`_y [m] and
+    `name`_yaw [rad].
 
     Its geoms are the task's to add, with mass 0.
     """
@@ -59,7 +63,8 @@ def add_fixture(spec: mujoco.MjSpec, name: str) -> mujoco.MjsBody:
             axis=axis,
             frictionloss=hold,
             damping=hold,
-            # Dry friction is a soft constraint; at the engine's defaults a pushed fixture would creep by mm/s.
+            # Dry friction is a soft constraint; at the engine's defaults a pushed fixture would
+            # creep by mm/s.
             solimp_friction=[0.99, 0.9999, 0.001, 0.5, 2.0],
             solref_friction=[2.0 * spec.option.timestep, 1.0],
         )
@@ -85,7 +90,10 @@ def fixture(name: str) -> dict[str, Observed]:
 
 def fixture_joints(observation: Observation, name: str) -> dict[str, np.ndarray]:
     """Joint positions (N,) of the fixture `name` out of its observed pose; see `Task.joints`."""
-    return {f"{name}_{suffix}": observation[f"{name}_pose"][:, i] for i, suffix in enumerate(("x", "y", "yaw"))}
+    return {
+        f"{name}_{suffix}": observation[f"{name}_pose"][:, i]
+        for i, suffix in enumerate(("x", "y", "yaw"))
+    }
 
 
 def in_fixture(view: View, name: str, point: np.ndarray) -> np.ndarray:
@@ -105,7 +113,8 @@ def from_fixture(view: View, name: str, point: np.ndarray) -> np.ndarray:
 
 
 def upright_posture(position: np.ndarray, yaw: float) -> np.ndarray:
-    """(7,) joint positions [rad] near the ready posture: frame "grasp" at `position` (3,) [m], turned by `yaw` [rad].
+    """(7,) joint positions [rad] near the ready posture: frame "grasp" at `position` (3,) [m],
+    turned by `yaw` [rad].
 
     Raises:
         HandoffError: out of reach.

@@ -1,8 +1,10 @@
 """Flip switch: push the lever of a toggle switch over to its other side.
 
-The task is of the kind that CALVIN's play table (Mees et al. 2022) has in its switch. The switch is a fixture on the
-table (`sim.tasks.fixture`): its place and turn differ between worlds. As in a real toggle, a spring stretched between
-lever and box is longest when the lever stands upright, so the lever is driven to one stop or the other.
+The task is of the kind that CALVIN's play table (Mees et al. 2022) has in its switch. The switch is
+a fixture on the
+table (`sim.tasks.fixture`): its place and turn differ between worlds. As in a real toggle, a spring
+stretched between lever and box is longest when the lever stands upright, so the lever is driven to
+one stop or the other.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -30,7 +32,17 @@ from sim.tasks.fixture import (
     upright_posture,
 )
 from sim.tasks.grasping import MIDDLE
-from sim.tasks.task import CLOSED, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
+from sim.tasks.task import (
+    CLOSED,
+    Intent,
+    Observed,
+    Reward,
+    Start,
+    Task,
+    near,
+    proprioception,
+    start_posture,
+)
 
 if TYPE_CHECKING:
     import mujoco
@@ -52,12 +64,14 @@ SWING = 0.50
 ARM = 0.020
 """From the axis to either end of the spring: on the lever above it, on the box below it [m]."""
 SPRING_REST, SPRING_STIFFNESS = 0.020, 2100.0
-"""Length of the slack spring [m] and its stiffness [N/m]: the knob is held at its stop by about 2 N."""
+"""Length of the slack spring [m] and its stiffness [N/m]: the knob is held at its stop by about 2
+N."""
 DAMPING = 0.03
 """Of the lever's axis [Nms/rad]: it snaps over within two tenths of a second."""
 
 Q_START = upright_posture(MIDDLE, 0.0)
-"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing down."""
+"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing
+down."""
 WORKSPACE_LOW, WORKSPACE_HIGH = (0.32, -0.28, 0.06), (0.68, 0.28, 0.40)
 """Where the hand may go [m]: not below the box's lid."""
 FLIPPED = 0.35
@@ -72,7 +86,8 @@ CLEAR_HEIGHT = 0.185
 ASIDE = 0.085
 """From the axis, along the swing, to where the hand goes down [m]."""
 LEAD = 0.02
-"""How far before the hand the expert pushes [m]: so short that an error to the side counts as much."""
+"""How far before the hand the expert pushes [m]: so short that an error to the side counts as
+much."""
 BEYOND = 0.005
 """How far past the axis the fingertips push [m]; the spring does the rest."""
 
@@ -82,13 +97,30 @@ def _scene() -> mujoco.MjSpec:
 
     spec = arm_scene("flip_switch", timestep=0.005)
     switch = add_fixture(spec, "switch")
-    touched = {"solref": [2.0 * spec.option.timestep, 1.0], "mass": 0, "contype": 0, "conaffinity": 1}
+    touched = {
+        "solref": [2.0 * spec.option.timestep, 1.0],
+        "mass": 0,
+        "contype": 0,
+        "conaffinity": 1,
+    }
     box, capsule = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_CAPSULE
-    switch.add_geom(name="switch_box", type=box, pos=[0, 0, BOX[2]], size=BOX, rgba=[0.86, 0.86, 0.84, 1], **touched)
+    switch.add_geom(
+        name="switch_box",
+        type=box,
+        pos=[0, 0, BOX[2]],
+        size=BOX,
+        rgba=[0.86, 0.86, 0.84, 1],
+        **touched,
+    )
     switch.add_site(name="spring_low", pos=[0, 0, PIVOT - ARM], size=[0.002] * 3, rgba=[0] * 4)
     inertia = [LEVER_MASS * KNOB**2] * 3
     lever = switch.add_body(
-        name="lever", pos=[0, 0, PIVOT], mass=LEVER_MASS, ipos=[0, 0, LENGTH], inertia=inertia, explicitinertial=True
+        name="lever",
+        pos=[0, 0, PIVOT],
+        mass=LEVER_MASS,
+        ipos=[0, 0, LENGTH],
+        inertia=inertia,
+        explicitinertial=True,
     )
     lever.add_joint(
         name="lever",
@@ -116,7 +148,11 @@ def _scene() -> mujoco.MjSpec:
     )
     lever.add_site(name="spring_high", pos=[0, 0, ARM], size=[0.002] * 3, rgba=[0] * 4)
     spring = spec.add_tendon(
-        name="spring", stiffness=SPRING_STIFFNESS, springlength=[SPRING_REST] * 2, width=0.001, rgba=[0] * 4
+        name="spring",
+        stiffness=SPRING_STIFFNESS,
+        springlength=[SPRING_REST] * 2,
+        width=0.001,
+        rgba=[0] * 4,
     )
     for site in ("spring_low", "spring_high"):
         spring.wrap_site(site)
@@ -152,7 +188,9 @@ def _success(view: View) -> np.ndarray:
 def _in_switch(view: View) -> np.ndarray:
     """(N, 3) middle of the knob in the switch's axes [m]."""
     angle = view.joint("lever")
-    return np.stack([LENGTH * np.sin(angle), np.zeros(view.n), PIVOT + LENGTH * np.cos(angle)], axis=1)
+    return np.stack(
+        [LENGTH * np.sin(angle), np.zeros(view.n), PIVOT + LENGTH * np.cos(angle)], axis=1
+    )
 
 
 def _knob(view: View) -> np.ndarray:
@@ -172,7 +210,9 @@ def _expert(view: View) -> Intent:
     away = np.stack([tip[:, 0] + side * ASIDE, tip[:, 1]], axis=1)
     # A funnel: having gone down a little, small deviations must not make the hand rise again.
     sunk = np.clip((CLEAR_HEIGHT - tip[:, 2]) / (CLEAR_HEIGHT - PUSH_HEIGHT), 0.0, 1.0)
-    above = (np.linalg.norm(away, axis=1) < 0.010 + 0.015 * sunk) & (view.width < 0.01 + 0.01 * sunk)
+    above = (np.linalg.norm(away, axis=1) < 0.010 + 0.015 * sunk) & (
+        view.width < 0.01 + 0.01 * sunk
+    )
     above &= np.abs(turn - view.grasp_pose[:, 5]) < 0.10 + 0.10 * sunk
     # Fingers low and before the knob, seen along the way it has to go.
     gap = side * (_in_switch(view)[:, 0] - tip[:, 0])
@@ -180,7 +220,9 @@ def _expert(view: View) -> Intent:
     # Sidewards it has time to settle before it touches.
     pushing = behind & (np.abs(tip[:, 1]) < np.where(gap > 0.035, 0.008, 0.017))
     wanted = np.zeros((view.n, 3))
-    wanted[:, 0] = np.where(pushing, side * np.minimum(side * tip[:, 0] + LEAD, BEYOND), -side * ASIDE)
+    wanted[:, 0] = np.where(
+        pushing, side * np.minimum(side * tip[:, 0] + LEAD, BEYOND), -side * ASIDE
+    )
     wanted[:, 2] = np.where(pushing | above, PUSH_HEIGHT, CLEAR_HEIGHT)
     # Straight up from anywhere else, and when the lever has gone over.
     low = ~pushing & ~above & (tip[:, 2] < CLEAR_HEIGHT - 0.02)
@@ -198,16 +240,24 @@ TASK = Task(
     observations={
         **proprioception(),
         **fixture("switch"),
-        "knob_position": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the knob"), _knob),
+        "knob_position": Observed(
+            FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the knob"), _knob
+        ),
         "knob_offset": Observed(
-            FieldSpec(shape=(3,), unit="m", frame="switch", about="from the fingertips' point to the knob"),
+            FieldSpec(
+                shape=(3,), unit="m", frame="switch", about="from the fingertips' point to the knob"
+            ),
             lambda v: _in_switch(v) - in_fixture(v, "switch", v.grasp_position),
         ),
         "lever": Observed(
-            FieldSpec(shape=(2,), unit="rad, rad/s", about="angle and speed of the lever; positive is on"),
+            FieldSpec(
+                shape=(2,), unit="rad, rad/s", about="angle and speed of the lever; positive is on"
+            ),
             lambda v: np.stack([v.joint("lever"), v.joint_velocity("lever")], axis=1),
         ),
-        "goal": Observed(FieldSpec(shape=(1,), about="wanted side: 1 on, -1 off"), lambda v: v.goal),
+        "goal": Observed(
+            FieldSpec(shape=(1,), about="wanted side: 1 on, -1 off"), lambda v: v.goal
+        ),
     },
     rewards={
         "reach": Reward(0.3, _reach),

@@ -1,4 +1,5 @@
-"""Grasping a box from above: the object, when it counts as held, and the part of a scripted expert that picks it up."""
+"""Grasping a box from above: the object, when it counts as held, and the part of a scripted expert
+that picks it up."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -47,10 +48,12 @@ def add_cube(
         density=DENSITY,
         rgba=rgba,
         condim=4,
-        # As stiff as the engine can integrate: at its default the fingers would sink in by millimetres.
+        # As stiff as the engine can integrate: at its default the fingers would sink in by
+        # millimetres.
         solref=[2.0 * spec.option.timestep, 1.0],
-        # A hand that leans on a light cube with 60 N presses it into the table by 12 mm at the default of 0.95, by 4 mm
-        # at 0.98; at 0.99 a cube wedged under the fingers throws the arm off.
+        # A hand that leans on a light cube with 60 N presses it into the table by 12 mm at the
+        # default of 0.95, by 4 mm at 0.98; at 0.99 a cube wedged under the fingers throws the arm
+        # off.
         solimp=[0.9, 0.98, 0.001, 0.5, 2.0],
         # Against all else the cube's softness counts, not the mean of two.
         priority=1,
@@ -66,7 +69,10 @@ def held(view: View, name: str, half: float) -> np.ndarray:
 
     Judged by geometry: its centre lies between the pads and the opening is that of the object.
     """
-    offset = np.swapaxes(view.grasp_rotation, 1, 2) @ (view.position(name) - view.grasp_position)[..., None]
+    offset = (
+        np.swapaxes(view.grasp_rotation, 1, 2)
+        @ (view.position(name) - view.grasp_position)[..., None]
+    )
     inside = (np.abs(offset[:, 0, 0]) < half) & (np.abs(offset[:, 1, 0]) < half)
     inside &= np.abs(offset[:, 2, 0]) < FINGER_HALF[2] + 0.5 * half
     # A cube held across its corner is wider than its edge.
@@ -74,13 +80,17 @@ def held(view: View, name: str, half: float) -> np.ndarray:
 
 
 def beyond_reach(view: View, name: str, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """(N,) bool: the body `name` is outside the area with corners `low`, `high` (2,) [m], base, or below the table."""
+    """(N,) bool: the body `name` is outside the area with corners `low`, `high` (2,) [m], base, or
+    below the table."""
     position = view.position(name)
-    return ((position[:, :2] < low) | (position[:, :2] > high)).any(axis=1) | (position[:, 2] < -0.05)
+    return ((position[:, :2] < low) | (position[:, :2] > high)).any(axis=1) | (
+        position[:, 2] < -0.05
+    )
 
 
 def quarter_turn_yaw(quaternion: np.ndarray, view: View) -> np.ndarray:
-    """(N,) yaw [rad] of a grasp square to a box's sides: of the four, that next to the hand's present yaw."""
+    """(N,) yaw [rad] of a grasp square to a box's sides: of the four, that next to the hand's
+    present yaw."""
     axes = rotation_of(quaternion)
     # Whichever side the box lies on, its most level axis says how it is turned.
     level = np.argmin(np.abs(axes[:, 2]), axis=1)
@@ -92,29 +102,40 @@ def quarter_turn_yaw(quaternion: np.ndarray, view: View) -> np.ndarray:
 
 
 def free_yaw(view: View, name: str, others: Sequence[str], half: float) -> np.ndarray:
-    """(N,) yaw [rad] of a grasp square to the sides of the cube `name`, the fingers not where one of `others` is.
+    """(N,) yaw [rad] of a grasp square to the sides of the cube `name`, the fingers not where one
+    of `others` is.
 
     Where both ways are blocked, the one next to the hand's present yaw.
     """
     yaw = quarter_turn_yaw(view.quaternion(name), view)
     other = yaw - np.where(yaw < 0.0, -1.0, 1.0) * np.pi / 2
-    return np.where(_blocked(view, name, others, half, yaw) & ~_blocked(view, name, others, half, other), other, yaw)
+    return np.where(
+        _blocked(view, name, others, half, yaw) & ~_blocked(view, name, others, half, other),
+        other,
+        yaw,
+    )
 
 
-def _blocked(view: View, name: str, others: Sequence[str], half: float, yaw: np.ndarray) -> np.ndarray:
-    """(N,) bool: one of `others`, cubes as large, is where a finger of the open hand would go down."""
+def _blocked(
+    view: View, name: str, others: Sequence[str], half: float, yaw: np.ndarray
+) -> np.ndarray:
+    """(N,) bool: one of `others`, cubes as large, is where a finger of the open hand would go
+    down."""
     here, found, diagonal = view.position(name), np.zeros(view.n, bool), np.sqrt(2.0) * half
     for other in others:
         apart = view.position(other) - here
         along = -np.sin(yaw) * apart[:, 0] + np.cos(yaw) * apart[:, 1]
         across = np.cos(yaw) * apart[:, 0] + np.sin(yaw) * apart[:, 1]
-        near = (np.abs(along) < OPEN / 2 + 2 * FINGER_HALF[1] + diagonal) & (np.abs(across) < FINGER_HALF[0] + diagonal)
+        near = (np.abs(along) < OPEN / 2 + 2 * FINGER_HALF[1] + diagonal) & (
+            np.abs(across) < FINGER_HALF[0] + diagonal
+        )
         found |= near & (np.abs(apart[:, 2]) < half)
     return found
 
 
 def quarter_turns(view: View, name: str) -> np.ndarray:
-    """(N, 2) cosine and sine of four times the yaw of the box `name` less the hand's, alike for all sides."""
+    """(N, 2) cosine and sine of four times the yaw of the box `name` less the hand's, alike for all
+    sides."""
     turn = quarter_turn_yaw(view.quaternion(name), view) - view.grasp_pose[:, 5]
     return np.stack([np.cos(4.0 * turn), np.sin(4.0 * turn)], axis=1)
 

@@ -1,8 +1,9 @@
 """Open drawer: pull the drawer of a small cabinet open by its bar handle.
 
-The cabinet is a fixture on the table (`sim.tasks.fixture`): its place and turn differ between worlds. The drawer slides
-with dry friction and damping, as one on plain metal runners does (a push of a few newtons moves it). The handle's free
-depth of 39 mm is that of common furniture handles (35 to 40 mm).
+The cabinet is a fixture on the table (`sim.tasks.fixture`): its place and turn differ between
+worlds. The drawer slides with dry friction and damping, as one on plain metal runners does (a push
+of a few newtons moves it). The handle's free depth of 39 mm is that of common furniture handles (35
+to 40 mm).
 """
 
 # The compiled mujoco module has no type stubs.
@@ -30,7 +31,17 @@ from sim.tasks.fixture import (
     upright_posture,
 )
 from sim.tasks.grasping import MIDDLE
-from sim.tasks.task import CLOSED, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
+from sim.tasks.task import (
+    CLOSED,
+    Intent,
+    Observed,
+    Reward,
+    Start,
+    Task,
+    near,
+    proprioception,
+    start_posture,
+)
 
 if TYPE_CHECKING:
     import mujoco
@@ -54,16 +65,19 @@ BAR = np.array([0.006, 0.060])
 BAR_AWAY, BAR_HEIGHT = 0.045, 0.120
 """The bar's axis from the drawer's front, and over the table [m]."""
 Q_START = upright_posture(MIDDLE, 0.0)
-"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing down."""
+"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing
+down."""
 WORKSPACE_LOW, WORKSPACE_HIGH = (0.30, -0.28, 0.06), (0.66, 0.28, 0.40)
-"""Where the hand may go [m]: not under the handle, and no farther than the drawer's front when it is shut."""
+"""Where the hand may go [m]: not under the handle, and no farther than the drawer's front when it
+is shut."""
 OPENED = 0.15
 """Opening that counts as open [m]."""
 STILL = 0.10
 """Speed below which the drawer counts as standing [m/s]."""
 
 HOOKED_HEIGHT = 0.110
-"""Height of the fingertips' point when they stand behind the bar [m]: the palm stays over the cabinet's top."""
+"""Height of the fingertips' point when they stand behind the bar [m]: the palm stays over the
+cabinet's top."""
 CLEAR_HEIGHT = 0.190
 """Height at which the hand moves over the cabinet [m]."""
 PULLED = 0.175
@@ -94,7 +108,9 @@ def _add_drawer(spec: mujoco.MjSpec, cabinet: mujoco.MjsBody) -> None:
 
     x, y, z = CABINET
     inertia = [DRAWER_MASS * (a * a + b * b) / 3 for a, b in ((y, z), (x, z), (x, y))]
-    drawer = cabinet.add_body(name="drawer", mass=DRAWER_MASS, ipos=[0, 0, z], inertia=inertia, explicitinertial=True)
+    drawer = cabinet.add_body(
+        name="drawer", mass=DRAWER_MASS, ipos=[0, 0, z], inertia=inertia, explicitinertial=True
+    )
     drawer.add_joint(
         name="drawer",
         type=mujoco.mjtJoint.mjJNT_SLIDE,
@@ -165,7 +181,8 @@ def _opening(view: View) -> np.ndarray:
 
 
 def _slot(view: View) -> np.ndarray:
-    """(N, 3) where the fingertips belong, in the cabinet's axes [m]: midway between bar and drawer."""
+    """(N, 3) where the fingertips belong, in the cabinet's axes [m]: midway between bar and
+    drawer."""
     slot = np.zeros((view.n, 3))
     slot[:, 0] = -CABINET[0] - _opening(view) - 0.5 * (BAR_AWAY - BAR[0])
     slot[:, 2] = HOOKED_HEIGHT
@@ -214,9 +231,17 @@ def _expert(view: View) -> Intent:
     pull = np.where(_opening(view) < PULLED, LEAD, 0.0)
     wanted[hooked] = slot[hooked]
     wanted[hooked, 0] = (tip[:, 0] - pull)[hooked]
-    # On the way up the hand neither turns nor closes: its fingers may stand on both sides of the bar.
-    pose[:, :3], pose[:, 5] = from_fixture(view, "cabinet", wanted), np.where(low, view.grasp_pose[:, 5], turn)
-    return Intent(pose=pose, width=np.where(low, view.width + LOOSER, CLOSED), speed=np.where(hooked, 0.6, 1.0))
+    # On the way up the hand neither turns nor closes: its fingers may stand on both sides of the
+    # bar.
+    pose[:, :3], pose[:, 5] = (
+        from_fixture(view, "cabinet", wanted),
+        np.where(low, view.grasp_pose[:, 5], turn),
+    )
+    return Intent(
+        pose=pose,
+        width=np.where(low, view.width + LOOSER, CLOSED),
+        speed=np.where(hooked, 0.6, 1.0),
+    )
 
 
 TASK = Task(
@@ -226,11 +251,18 @@ TASK = Task(
     observations={
         **proprioception(),
         **fixture("cabinet"),
-        "handle_position": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the bar"), _handle),
-        "slot_offset": Observed(
-            FieldSpec(shape=(3,), unit="m", frame="cabinet", about="from the fingertips to behind the bar"), _offset
+        "handle_position": Observed(
+            FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the bar"), _handle
         ),
-        "opening": Observed(FieldSpec(shape=(1,), unit="m", about="of the drawer"), lambda v: _opening(v)[:, None]),
+        "slot_offset": Observed(
+            FieldSpec(
+                shape=(3,), unit="m", frame="cabinet", about="from the fingertips to behind the bar"
+            ),
+            _offset,
+        ),
+        "opening": Observed(
+            FieldSpec(shape=(1,), unit="m", about="of the drawer"), lambda v: _opening(v)[:, None]
+        ),
     },
     rewards={
         "reach": Reward(0.3, lambda v: near(np.linalg.norm(_tip(v) - _slot(v), axis=1), 0.1)),

@@ -1,8 +1,9 @@
 """Peg insert: put the square peg in the hand into a square hole that is 1 mm wider.
 
-The kind of insertion in SERL and HIL-SERL (Luo et al. 2024), on our own numbers: the hole's pose and the arm's start
-are drawn anew, the peg is held by friction alone and sits a little differently in the fingers each time. "Clearance
-1 mm" is the hole's width minus the peg's, in x as in y: 0.5 mm to either side of a centred peg.
+The kind of insertion in SERL and HIL-SERL (Luo et al. 2024), on our own numbers: the hole's pose
+and the arm's start are drawn anew, the peg is held by friction alone and sits a little differently
+in the fingers each time. "Clearance 1 mm" is the hole's width minus the peg's, in x as in y: 0.5 mm
+to either side of a centred peg.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -18,7 +19,15 @@ from robots.spec import FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
-from sim.tasks.fixture import GENTLE, add_fixture, fixture, fixture_pose, in_fixture, place_fixture, upright_posture
+from sim.tasks.fixture import (
+    GENTLE,
+    add_fixture,
+    fixture,
+    fixture_pose,
+    in_fixture,
+    place_fixture,
+    upright_posture,
+)
 from sim.tasks.task import Intent, Observed, Reward, Start, Task, body, near, proprioception
 
 if TYPE_CHECKING:
@@ -33,13 +42,15 @@ PEG_LENGTH = 0.090
 PEG_DENSITY = 1200.0
 """Solid plastic [kg/m^3]; the peg weighs 28 g."""
 PEG_FRICTION = 0.3
-"""Sliding friction of plastic on plastic, handbooks: 0.2 to 0.4. Between peg and pads that of the pads holds."""
+"""Sliding friction of plastic on plastic, handbooks: 0.2 to 0.4. Between peg and pads that of the
+pads holds."""
 HOLE_DEPTH = 0.030
 """Of the hole, which ends at the table top; also the socket's height [m]."""
 WALL = 0.012
 """Thickness of the socket's walls [m]."""
 GRIP_ABOVE_CENTRE = 0.015
-"""From the peg's middle to where the fingertips hold it [m]; 55 mm then stick out below the fingers."""
+"""From the peg's middle to where the fingertips hold it [m]; 55 mm then stick out below the
+fingers."""
 
 SOCKET_LOW, SOCKET_HIGH = np.array([0.42, -0.12, -0.4]), np.array([0.58, 0.12, 0.4])
 """(3,) bounds of the socket's x, y [m], yaw [rad], base."""
@@ -55,15 +66,17 @@ DEEP = 0.8 * HOLE_DEPTH
 UPRIGHT = np.deg2rad(3.0)
 """Angle between the peg's axis and the vertical that counts as upright [rad]."""
 LOST = 0.03
-"""Distance between the grip and the place on the peg where it was meant to be that counts as dropped [m]."""
+"""Distance between the grip and the place on the peg where it was meant to be that counts as
+dropped [m]."""
 
 SAFE = 0.008
 """Height of the tip above the rim at which the expert aligns the peg [m]."""
 ALIGNED, TURNED = 0.0005, 0.02
 """Offset [m] and turn [rad] within which it goes down."""
 LOWER = 0.0025
-"""How far below the measured position it sets its target until the tip is in the hole [m]: slow, for going down fast
-moves the peg aside where the joints are controlled one by one; on the rim 5 N, so that the peg can still slide."""
+"""How far below the measured position it sets its target until the tip is in the hole [m]: slow,
+for going down fast moves the peg aside where the joints are controlled one by one; on the rim 5 N,
+so that the peg can still slide."""
 PRESS = 0.006
 """Likewise in the hole [m]: 12 N at the law's stiffness."""
 PULL = 1.5
@@ -79,7 +92,8 @@ def _scene() -> mujoco.MjSpec:
         "type": box,
         "friction": [PEG_FRICTION, 0.005, 0.0001],
         "condim": 4,
-        # As stiff as the engine can integrate: at its default the parts would sink into one another by the clearance.
+        # As stiff as the engine can integrate: at its default the parts would sink into one another
+        # by the clearance.
         "solref": [2.0 * spec.option.timestep, 1.0],
     }
     peg = spec.worldbody.add_body(name="peg", pos=[0.5, 0, 0.2])
@@ -130,7 +144,9 @@ def _reset(rng: np.random.Generator, start: Start) -> None:
     centre = [x + forward * np.cos(yaw), y + forward * np.sin(yaw), z - depth * np.cos(tilt)]
     lean = np.array([np.cos(tilt / 2), np.sin(tilt / 2)])
     w, _, _, turn = yaw_quaternion(yaw)
-    start.place("peg", centre, np.array([w * lean[0], -turn * lean[1], w * lean[1], turn * lean[0]]))
+    start.place(
+        "peg", centre, np.array([w * lean[0], -turn * lean[1], w * lean[1], turn * lean[0]])
+    )
 
 
 def _axis(view: View) -> np.ndarray:
@@ -139,7 +155,8 @@ def _axis(view: View) -> np.ndarray:
 
 
 def _tip(view: View) -> np.ndarray:
-    """(N, 3) middle of the peg's lower face [m], socket frame: the hole is around the z axis and ends at 0."""
+    """(N, 3) middle of the peg's lower face [m], socket frame: the hole is around the z axis and
+    ends at 0."""
     return in_fixture(view, "socket", view.position("peg") - _axis(view) * PEG_LENGTH / 2)
 
 
@@ -184,7 +201,8 @@ def _dropped(view: View) -> np.ndarray:
 
 
 def _expert(view: View) -> Intent:
-    """Aligns above the hole, goes down slowly, slides on the rim where it must, and pushes the peg in."""
+    """Aligns above the hole, goes down slowly, slides on the rim where it must, and pushes the peg
+    in."""
     tip, turn = _tip(view), _turn(view)
     level, above = np.linalg.norm(tip[:, :2], axis=1), tip[:, 2] - HOLE_DEPTH
     inside = (above < -0.001) & (level < 0.002)
@@ -213,7 +231,12 @@ TASK = Task(
         **body("peg"),
         **fixture("socket"),
         "tip_offset": Observed(
-            FieldSpec(shape=(3,), unit="m", frame="base", about="from the middle of the hole's rim to the peg's tip"),
+            FieldSpec(
+                shape=(3,),
+                unit="m",
+                frame="base",
+                about="from the middle of the hole's rim to the peg's tip",
+            ),
             _tip_offset,
         ),
         "turn": Observed(
@@ -221,7 +244,12 @@ TASK = Task(
             lambda v: _turn(v)[:, None],
         ),
         "lean": Observed(
-            FieldSpec(shape=(2,), unit="1", frame="base", about="x and y of the peg's axis: sines of how far it leans"),
+            FieldSpec(
+                shape=(2,),
+                unit="1",
+                frame="base",
+                about="x and y of the peg's axis: sines of how far it leans",
+            ),
             lambda v: _axis(v)[:, :2],
         ),
     },

@@ -1,7 +1,8 @@
 """Pick by name: of four cubes grasp the one that the instruction names, and lift it.
 
-One scene asks for four things, and nothing but the words tells which: the smallest problem of a policy that reads. As
-the PutOn tasks of ManiSkill by which RLinf measures (arXiv 2510.06710), with one arm, one table and our own cubes.
+One scene asks for four things, and nothing but the words tells which: the smallest problem of a
+policy that reads. As the PutOn tasks of ManiSkill by which RLinf measures (arXiv 2510.06710), with
+one arm, one table and our own cubes.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -20,9 +21,35 @@ from robots.spec import FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
-from sim.tasks.grasping import ALIGNED, add_cube, beyond_reach, free_yaw, held, pick_up, quarter_turns
-from sim.tasks.stack_cube import APART, CUBE_HIGH, CUBE_LOW, HALF, Q_START, WORKSPACE_HIGH, WORKSPACE_LOW, YAW
-from sim.tasks.task import Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
+from sim.tasks.grasping import (
+    ALIGNED,
+    add_cube,
+    beyond_reach,
+    free_yaw,
+    held,
+    pick_up,
+    quarter_turns,
+)
+from sim.tasks.stack_cube import (
+    APART,
+    CUBE_HIGH,
+    CUBE_LOW,
+    HALF,
+    Q_START,
+    WORKSPACE_HIGH,
+    WORKSPACE_LOW,
+    YAW,
+)
+from sim.tasks.task import (
+    Intent,
+    Observed,
+    Reward,
+    Start,
+    Task,
+    near,
+    proprioception,
+    start_posture,
+)
 
 if TYPE_CHECKING:
     import mujoco
@@ -115,7 +142,9 @@ def _expert(view: View) -> Intent:
     up = grasp.pose.copy()
     up[:, :3] = view.grasp_position
     up[:, 2] += HALF + LIFT + 0.03 - position[:, 2]
-    return Intent(pose=np.where(holding[:, None], up, grasp.pose), width=np.where(holding, 0.0, grasp.width))
+    return Intent(
+        pose=np.where(holding[:, None], up, grasp.pose), width=np.where(holding, 0.0, grasp.width)
+    )
 
 
 def _others(name: str) -> Sequence[str]:
@@ -131,7 +160,10 @@ def _seen(name: str) -> Observed:
         about=f"from the grasp point to the {name} cube's centre; cosine, sine of four times its yaw less the hand's",
     )
     return Observed(
-        spec, lambda v: np.concatenate([v.position(name) - v.grasp_position, quarter_turns(v, name)], axis=1)
+        spec,
+        lambda v: np.concatenate(
+            [v.position(name) - v.grasp_position, quarter_turns(v, name)], axis=1
+        ),
     )
 
 

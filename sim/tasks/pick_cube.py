@@ -1,4 +1,5 @@
-"""Pick cube: grasp a cube that lies on the table, lift it to a goal in the air and hold it there."""
+"""Pick cube: grasp a cube that lies on the table, lift it to a goal in the air and hold it
+there."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -15,7 +16,17 @@ from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
 from sim.tasks.grasping import add_cube, held, pick_up, quarter_turn_yaw, quarter_turns
-from sim.tasks.task import Intent, Observed, Reward, Start, Task, body, near, proprioception, start_posture
+from sim.tasks.task import (
+    Intent,
+    Observed,
+    Reward,
+    Start,
+    Task,
+    body,
+    near,
+    proprioception,
+    start_posture,
+)
 
 if TYPE_CHECKING:
     import mujoco
@@ -39,14 +50,22 @@ def _scene() -> mujoco.MjSpec:
     add_cube(spec, "cube", HALF, rgba=(0.80, 0.28, 0.24, 1.0))
     goal = spec.worldbody.add_body(name="goal", mocap=True)
     goal.add_geom(
-        type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[TOLERANCE] * 3, rgba=[0.2, 0.7, 0.3, 0.5], contype=0, conaffinity=0
+        type=mujoco.mjtGeom.mjGEOM_SPHERE,
+        size=[TOLERANCE] * 3,
+        rgba=[0.2, 0.7, 0.3, 0.5],
+        contype=0,
+        conaffinity=0,
     )
     return spec
 
 
 def _reset(rng: np.random.Generator, start: Start) -> None:
     start_posture(rng, start, Q_HOME)
-    start.place("cube", [*rng.uniform(CUBE_LOW, CUBE_HIGH), HALF], yaw_quaternion(rng.uniform(-np.pi, np.pi)))
+    start.place(
+        "cube",
+        [*rng.uniform(CUBE_LOW, CUBE_HIGH), HALF],
+        yaw_quaternion(rng.uniform(-np.pi, np.pi)),
+    )
     start.goal[:] = rng.uniform(GOAL_LOW, GOAL_HIGH)
 
 
@@ -63,7 +82,9 @@ def _held(view: View) -> np.ndarray:
 
 
 def _success(view: View) -> np.ndarray:
-    return (_to_goal(view) < TOLERANCE) & (np.linalg.norm(view.velocity("cube")[:, :3], axis=1) < STILL)
+    return (_to_goal(view) < TOLERANCE) & (
+        np.linalg.norm(view.velocity("cube")[:, :3], axis=1) < STILL
+    )
 
 
 def _fallen(view: View) -> np.ndarray:
@@ -71,12 +92,17 @@ def _fallen(view: View) -> np.ndarray:
 
 
 def _expert(view: View) -> Intent:
-    grasp = pick_up(view, view.position("cube"), quarter_turn_yaw(view.quaternion("cube"), view), HALF)
+    grasp = pick_up(
+        view, view.position("cube"), quarter_turn_yaw(view.quaternion("cube"), view), HALF
+    )
     carry = grasp.pose.copy()
     # What the fingers hold is brought to the goal, wherever they hold it.
     carry[:, :3] = view.goal + view.grasp_position - view.position("cube")
     holding = _held(view)
-    return Intent(pose=np.where(holding[:, None], carry, grasp.pose), width=np.where(holding, 0.0, grasp.width))
+    return Intent(
+        pose=np.where(holding[:, None], carry, grasp.pose),
+        width=np.where(holding, 0.0, grasp.width),
+    )
 
 
 TASK = Task(
@@ -88,26 +114,39 @@ TASK = Task(
         **body("cube"),
         "cube_turn": Observed(
             FieldSpec(
-                shape=(2,), about="cosine, sine of four times the cube's yaw less the hand's: alike for all sides"
+                shape=(2,),
+                about="cosine, sine of four times the cube's yaw less the hand's: alike for all sides",
             ),
             lambda v: quarter_turns(v, "cube"),
         ),
-        "goal": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="where to hold it"), lambda v: v.goal),
+        "goal": Observed(
+            FieldSpec(shape=(3,), unit="m", frame="base", about="where to hold it"),
+            lambda v: v.goal,
+        ),
         # What the task looks like from the hand, wherever on the table it is.
         "hand_turn": Observed(
             FieldSpec(shape=(3,), unit="rad", frame="base", about="rotation vector of the hand"),
             lambda v: v.grasp_pose[:, 3:],
         ),
         "hand_velocity": Observed(
-            FieldSpec(shape=(3,), unit="m/s", frame="base", about="linear velocity of the grasp point"),
+            FieldSpec(
+                shape=(3,), unit="m/s", frame="base", about="linear velocity of the grasp point"
+            ),
             lambda v: v.grasp_velocity[:, :3],
         ),
         "cube_offset": Observed(
-            FieldSpec(shape=(3,), unit="m", frame="base", about="from the grasp point to the cube's centre"),
+            FieldSpec(
+                shape=(3,),
+                unit="m",
+                frame="base",
+                about="from the grasp point to the cube's centre",
+            ),
             lambda v: v.position("cube") - v.grasp_position,
         ),
         "goal_offset": Observed(
-            FieldSpec(shape=(3,), unit="m", frame="base", about="from the cube's centre to the goal"),
+            FieldSpec(
+                shape=(3,), unit="m", frame="base", about="from the cube's centre to the goal"
+            ),
             lambda v: v.goal - v.position("cube"),
         ),
     },

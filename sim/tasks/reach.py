@@ -15,7 +15,17 @@ from robots.spec import FieldSpec
 from sim.scene.randomize import Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
-from sim.tasks.task import OPEN, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
+from sim.tasks.task import (
+    OPEN,
+    Intent,
+    Observed,
+    Reward,
+    Start,
+    Task,
+    near,
+    proprioception,
+    start_posture,
+)
 
 if TYPE_CHECKING:
     import mujoco
@@ -34,7 +44,11 @@ def _scene() -> mujoco.MjSpec:
     spec = arm_scene("reach", timestep=0.005)
     goal = spec.worldbody.add_body(name="goal", mocap=True)
     goal.add_geom(
-        type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[TOLERANCE] * 3, rgba=[0.2, 0.7, 0.3, 0.6], contype=0, conaffinity=0
+        type=mujoco.mjtGeom.mjGEOM_SPHERE,
+        size=[TOLERANCE] * 3,
+        rgba=[0.2, 0.7, 0.3, 0.6],
+        contype=0,
+        conaffinity=0,
     )
     return spec
 
@@ -49,7 +63,9 @@ def _distance(view: View) -> np.ndarray:
 
 
 def _success(view: View) -> np.ndarray:
-    return (_distance(view) < TOLERANCE) & (np.linalg.norm(view.grasp_velocity[:, :3], axis=1) < STILL)
+    return (_distance(view) < TOLERANCE) & (
+        np.linalg.norm(view.grasp_velocity[:, :3], axis=1) < STILL
+    )
 
 
 def _expert(view: View) -> Intent:
@@ -64,7 +80,9 @@ TASK = Task(
     reset=_reset,
     observations={
         **proprioception(use_gripper=False),
-        "goal": Observed(FieldSpec(shape=(3,), unit="m", frame="base", about="where to go"), lambda v: v.goal),
+        "goal": Observed(
+            FieldSpec(shape=(3,), unit="m", frame="base", about="where to go"), lambda v: v.goal
+        ),
     },
     rewards={
         "near": Reward(0.5, lambda v: near(_distance(v), 0.1)),

@@ -1,7 +1,9 @@
-"""Reach by name: of four markers in the air bring the fingertips to the one that the instruction names, and stop there.
+"""Reach by name: of four markers in the air bring the fingertips to the one that the instruction
+names, and stop there.
 
-The smallest problem of a policy that reads and acts on the arm: no contact, three entries of an action, and nothing but
-the words tells which of four ways is meant. To stop at another marker ends the episode.
+The smallest problem of a policy that reads and acts on the arm: no contact, three entries of an
+action, and nothing but the words tells which of four ways is meant. To stop at another marker ends
+the episode.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -22,7 +24,17 @@ from sim.scene.view import View
 from sim.tasks.pick_by_name import COLOURS, NAMES
 from sim.tasks.reach import GOAL_HIGH, GOAL_LOW, STILL, TOLERANCE
 from sim.tasks.reach import TASK as REACH
-from sim.tasks.task import OPEN, Intent, Observed, Reward, Start, Task, near, proprioception, start_posture
+from sim.tasks.task import (
+    OPEN,
+    Intent,
+    Observed,
+    Reward,
+    Start,
+    Task,
+    near,
+    proprioception,
+    start_posture,
+)
 
 if TYPE_CHECKING:
     import mujoco

@@ -1,7 +1,7 @@
 """Stack cube: put the red cube on the green one, let go of it, and leave both standing.
 
-The problem is that of ManiSkill's StackCube-v1: cubes of 4 cm and 5 mm of tolerance in height as there; across it is
-15 mm instead of 33. The starting area is that of `pick_cube`.
+The problem is that of ManiSkill's StackCube-v1: cubes of 4 cm and 5 mm of tolerance in height as
+there; across it is 15 mm instead of 33. The starting area is that of `pick_cube`.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -19,7 +19,18 @@ from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
 from sim.tasks.fixture import upright_posture
 from sim.tasks.grasping import ALIGNED, MIDDLE, add_cube, beyond_reach, free_yaw, held, pick_up
-from sim.tasks.task import CLOSED, OPEN, Intent, Reward, Start, Task, body, near, proprioception, start_posture
+from sim.tasks.task import (
+    CLOSED,
+    OPEN,
+    Intent,
+    Reward,
+    Start,
+    Task,
+    body,
+    near,
+    proprioception,
+    start_posture,
+)
 
 if TYPE_CHECKING:
     import mujoco
@@ -29,17 +40,23 @@ HALF = 0.02
 CUBE_LOW, CUBE_HIGH = np.array([0.38, -0.18]), np.array([0.62, 0.18])
 """(2,) corners of the area where the cubes' centres lie at the start [m], base."""
 Q_START = upright_posture(MIDDLE, 0.0)
-"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing down."""
+"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing
+down."""
 WORKSPACE_LOW, WORKSPACE_HIGH = (0.32, -0.28, 0.005), (0.66, 0.28, 0.40)
-"""Where the hand may go [m]. Nearer to the base the arm is folded up, and farther away stretched out."""
+"""Where the hand may go [m]. Nearer to the base the arm is folded up, and farther away stretched
+out."""
 APART = 0.09
-"""Least distance between the cubes' centres at the start [m]: the open hand fits between them whatever its turn."""
+"""Least distance between the cubes' centres at the start [m]: the open hand fits between them
+whatever its turn."""
 YAW = np.pi / 4
-"""Largest turn of a cube at the start [rad], to either side: more would repeat, a cube having four equal sides."""
+"""Largest turn of a cube at the start [rad], to either side: more would repeat, a cube having four
+equal sides."""
 LEVEL = 0.015
-"""Largest horizontal distance of the cubes' centres in a stack [m]: the upper one's weight is well inside the edge."""
+"""Largest horizontal distance of the cubes' centres in a stack [m]: the upper one's weight is well
+inside the edge."""
 HEIGHT = 0.005
-"""Largest difference between the height of red over green and a cube's edge [m]; likewise of green from the table."""
+"""Largest difference between the height of red over green and a cube's edge [m]; likewise of green
+from the table."""
 STILL, STILL_TURN = 0.05, 0.5
 """Speeds below which a cube stands [m/s, rad/s]."""
 TILT = 0.25
@@ -99,7 +116,9 @@ def _success(view: View) -> np.ndarray:
 def _failure(view: View) -> np.ndarray:
     """(N,) bool: a cube lies where the hand cannot grasp it."""
     low, high = np.array(WORKSPACE_LOW[:2]) - ALIGNED, np.array(WORKSPACE_HIGH[:2]) + ALIGNED
-    return (beyond_reach(view, "red", low, high) & ~_held(view)) | beyond_reach(view, "green", low, high)
+    return (beyond_reach(view, "red", low, high) & ~_held(view)) | beyond_reach(
+        view, "green", low, high
+    )
 
 
 def _tilted(view: View) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""How a task on the FR3 is stated: a scene, a start, and small terms that read the state of N worlds."""
+"""How a task on the FR3 is stated: a scene, a start, and small terms that read the state of N
+worlds."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -59,10 +60,12 @@ class Start:
     """What a task's `reset` writes: the start of one world. Everything begins at rest."""
 
     def __init__(self, layout: Layout, qpos: np.ndarray, goal: np.ndarray) -> None:
-        """Writes into `qpos` (nq,), which holds the model's own start, and `goal` (G,), which holds zeros."""
+        """Writes into `qpos` (nq,), which holds the model's own start, and `goal` (G,), which holds
+        zeros."""
         self._layout, self.qpos, self.goal = layout, qpos, goal
         self.grip = 0.0
-        """How much further than the fingers stand the hand is told to close [m]: it then holds what lies between."""
+        """How much further than the fingers stand the hand is told to close [m]: it then holds what
+        lies between."""
 
     def arm(self, q: np.ndarray) -> None:
         """Joint positions (7,) [rad]."""
@@ -73,8 +76,11 @@ class Start:
         for name in ("finger_left", "finger_right"):
             self.qpos[self._layout.qpos[name]] = width / 2
 
-    def place(self, name: str, position: np.ndarray | list[float], quaternion: np.ndarray | None = None) -> None:
-        """Puts the body with the free joint `name` at `position` (3,) [m], base, turned by `quaternion` (wxyz)."""
+    def place(
+        self, name: str, position: np.ndarray | list[float], quaternion: np.ndarray | None = None
+    ) -> None:
+        """Puts the body with the free joint `name` at `position` (3,) [m], base, turned by
+        `quaternion` (wxyz)."""
         a = self._layout.qpos[name]
         self.qpos[a : a + 3] = position
         self.qpos[a + 3 : a + 7] = [1.0, 0.0, 0.0, 0.0] if quaternion is None else quaternion
@@ -91,12 +97,13 @@ def never(view: View) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Task:
-    """One problem, stated apart from any engine. All callables are pure functions of their arguments."""
+    """One problem, stated apart from any engine. All callables are pure functions of their
+    arguments."""
 
     name: str
     scene: Callable[[], mujoco.MjSpec]
-    """The scene without a controller; bodies with free joints are found by the joint's name. Mocap bodies
-    are drawn where the first entries of the world's goal say, three for each of them."""
+    """The scene without a controller; bodies with free joints are found by the joint's name. Mocap
+    bodies are drawn where the first entries of the world's goal say, three for each of them."""
     reset: Callable[[np.random.Generator, Start], None]
     """Draws one start."""
     observations: Mapping[str, Observed]
@@ -129,18 +136,20 @@ class Task:
     """(7,) posture of the redundant arm [rad]."""
     layout: Callable[[mujoco.MjModel], Layout] = Layout
     thing: Callable[[View], np.ndarray] | None = None
-    """(N, 3) where a hand would go to handle a part that does not lie free [m], base: play is drawn there. None: to
-    where the expert is going."""
+    """(N, 3) where a hand would go to handle a part that does not lie free [m], base: play is drawn
+    there. None: to where the expert is going."""
     joints: Callable[[Observation], Mapping[str, np.ndarray]] | None = None
-    """Joint positions (N,) [rad or m] by name, beside those of arm and hand, out of what is observed: with them a
-    picture can be drawn of what was only recorded or imagined. None where the observation does not tell."""
+    """Joint positions (N,) [rad or m] by name, beside those of arm and hand, out of what is
+    observed: with them a picture can be drawn of what was only recorded or imagined. None where the
+    observation does not tell."""
 
 
 def at_rate(task: Task, rate_hz: float) -> Task:
-    """The task with another number of control periods per second: as much time, and steps as much longer.
+    """The task with another number of control periods per second: as much time, and steps as much
+    longer.
 
-    A policy that decides half as often has half as many decisions to learn, as HIL-SERL at 10 Hz. The leash, which
-    bounds the force in contact, grows with the root of a step only.
+    A policy that decides half as often has half as many decisions to learn, as HIL-SERL at 10 Hz.
+    The leash, which bounds the force in contact, grows with the root of a step only.
 
     Raises:
         HandoffError: a rate that is not positive, or an action space whose steps are not lengths.
@@ -150,7 +159,9 @@ def at_rate(task: Task, rate_hz: float) -> Task:
     if rate_hz == task.rate_hz:
         return task
     if not isinstance(task.actions, CartesianDelta):
-        raise HandoffError(f"{task.name}: its actions are not steps, so it has no other rate than {task.rate_hz} Hz.")
+        raise HandoffError(
+            f"{task.name}: its actions are not steps, so it has no other rate than {task.rate_hz} Hz."
+        )
     longer, actions = task.rate_hz / rate_hz, task.actions
     slowed = replace(
         actions,
@@ -166,20 +177,35 @@ def proprioception(use_gripper: bool = True) -> dict[str, Observed]:
     """What the arm knows of itself: joints, the frame "grasp", its target and the hand."""
     fields = {
         "q": Observed(FieldSpec(shape=(7,), unit="rad", about="joint positions"), lambda v: v.q),
-        "dq": Observed(FieldSpec(shape=(7,), unit="rad/s", about="joint velocities"), lambda v: v.dq),
+        "dq": Observed(
+            FieldSpec(shape=(7,), unit="rad/s", about="joint velocities"), lambda v: v.dq
+        ),
         "grasp_pose": Observed(
-            FieldSpec(shape=(6,), unit="m, rad", frame="base", about="position, rotation vector of the frame grasp"),
+            FieldSpec(
+                shape=(6,),
+                unit="m, rad",
+                frame="base",
+                about="position, rotation vector of the frame grasp",
+            ),
             lambda v: v.grasp_pose,
         ),
     }
-    ahead = FieldSpec(shape=(6,), unit="m, rad", frame="base", about="the controller's target, seen from grasp_pose")
-    # Without it the same picture of the arm has different futures: an action moves the target, not the arm.
+    ahead = FieldSpec(
+        shape=(6,),
+        unit="m, rad",
+        frame="base",
+        about="the controller's target, seen from grasp_pose",
+    )
+    # Without it the same picture of the arm has different futures: an action moves the target, not
+    # the arm.
     fields["target_offset"] = Observed(ahead, lambda v: v.target_offset)
     if use_gripper:
         width = FieldSpec(shape=(1,), unit="m", about="opening of the hand")
         fields["width"] = Observed(width, lambda v: v.width[:, None])
         told = FieldSpec(
-            shape=(1,), unit="m", about="opening that the hand was last told, less than `width` while closing"
+            shape=(1,),
+            unit="m",
+            about="opening that the hand was last told, less than `width` while closing",
         )
         fields["width_target"] = Observed(told, lambda v: v.target[:, -1:])
     return fields
@@ -204,7 +230,9 @@ def near(distance: np.ndarray, scale: float) -> np.ndarray:
     return 1.0 - np.tanh(distance / scale)
 
 
-def start_posture(rng: np.random.Generator, start: Start, q: np.ndarray, spread: float = 0.02) -> None:
+def start_posture(
+    rng: np.random.Generator, start: Start, q: np.ndarray, spread: float = 0.02
+) -> None:
     """Arm at `q` (7,) with uniform noise of `spread` [rad] per joint, hand open."""
     start.arm(q + rng.uniform(-spread, spread, 7))
     start.fingers(OPEN)

@@ -1,8 +1,8 @@
 """What a task tells and what an action asks of the arm: pure functions of arrays of N rows.
 
-On the host NumPy runs them. Where worlds stay on a device, torch.compile traces the same functions into that device's
-(`sim.device.fr3`). Hence here, in `View` and in a task's terms: no branch on a value, no loop over rows, no array whose
-size depends on a value.
+On the host NumPy runs them. Where worlds stay on a device, torch.compile traces the same functions
+into that device's (`sim.device.fr3`). Hence here, in `View` and in a task's terms: no branch on a
+value, no loop over rows, no array whose size depends on a value.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sim.scene.view import View
 from sim.tasks.task import Task
 
 SPEED_LIMIT = 1000.0
-"""Generalised speed [rad/s or m/s] beyond which the physics has exploded: under random joint targets, the roughest
-there are, no joint or body of any task was seen at a tenth of it."""
+"""Generalised speed [rad/s or m/s] beyond which the physics has exploded: under random joint
+targets, the roughest there are, no joint or body of any task was seen at a tenth of it."""
 
 
 class Told(NamedTuple):
@@ -34,14 +34,19 @@ class Told(NamedTuple):
 
 
 def told(task: Task, view: View, sparse: bool) -> Told:
-    """Reads all terms of `task`; the reward is 1 where solved if `sparse`, else the weighted sum of its terms."""
+    """Reads all terms of `task`; the reward is 1 where solved if `sparse`, else the weighted sum of
+    its terms."""
     success = task.success(view)
-    observation = {name: term.read(view).astype(term.spec.dtype) for name, term in task.observations.items()}
+    observation = {
+        name: term.read(view).astype(term.spec.dtype) for name, term in task.observations.items()
+    }
     info = {name: read(view) for name, read in task.info.items()}
     if sparse:
         reward = success.astype(np.float64)
     else:
-        parts = {f"reward_{name}": term.weight * term.read(view) for name, term in task.rewards.items()}
+        parts = {
+            f"reward_{name}": term.weight * term.read(view) for name, term in task.rewards.items()
+        }
         reward = np.sum(np.stack([*parts.values()]), axis=0)
         info |= parts
     # Numbers can explode and be finite for long: such a world has no reward, which a guard sees.
@@ -77,7 +82,11 @@ def next_target(
         moved = space.target(target[:, :-1], measured, arm, period)
     else:
         raise HandoffError(f"actions: {type(space).__name__} moves an agent, not the arm's target.")
-    hand = target[:, -1] if width is None else gripper_target(target[:, -1], width, action[:, -1], period)
+    hand = (
+        target[:, -1]
+        if width is None
+        else gripper_target(target[:, -1], width, action[:, -1], period)
+    )
     return np.concatenate([moved, hand[:, None]], axis=1)
 
 

@@ -1,4 +1,5 @@
-"""The controller's own model of the arm: what the robot knows about itself, apart from the world it moves in."""
+"""The controller's own model of the arm: what the robot knows about itself, apart from the world it
+moves in."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -38,9 +39,11 @@ class ArmModel:
         self._jacobian = np.zeros((6, 7))
 
     def tracking_torque(self, q: np.ndarray, dq: np.ndarray, reference: np.ndarray) -> np.ndarray:
-        """Computed-torque tracking with critically damped error dynamics (natural frequency 30 rad/s).
+        """Computed-torque tracking with critically damped error dynamics (natural frequency 30
+        rad/s).
 
-        Stands in for the robot's unpublished joint impedance; the stiffness that a client sets does not change it.
+        Stands in for the robot's unpublished joint impedance; the stiffness that a client sets does
+        not change it.
 
         Args:
             q: (7,) measured [rad].
@@ -56,8 +59,11 @@ class ArmModel:
         self._mujoco.mj_inverse(self._model, data)
         return np.clip(data.qfrc_inverse, -TAU_MAX, TAU_MAX)
 
-    def external_wrench(self, q: np.ndarray, tau_ext: np.ndarray, flange_p_k: np.ndarray) -> np.ndarray:
-        """The wrench at a point that best explains external joint torques: least squares of `J^T F = tau`.
+    def external_wrench(
+        self, q: np.ndarray, tau_ext: np.ndarray, flange_p_k: np.ndarray
+    ) -> np.ndarray:
+        """The wrench at a point that best explains external joint torques: least squares of
+        `J^T F = tau`.
 
         Args:
             q: (7,) [rad].
@@ -71,7 +77,9 @@ class ArmModel:
         data.qpos[:] = q
         self._mujoco.mj_kinematics(self._model, data)
         self._mujoco.mj_comPos(self._model, data)
-        point = data.site_xpos[self._flange] + data.site_xmat[self._flange].reshape(3, 3) @ flange_p_k
+        point = (
+            data.site_xpos[self._flange] + data.site_xmat[self._flange].reshape(3, 3) @ flange_p_k
+        )
         self._mujoco.mj_jac(self._model, data, J[:3], J[3:], point, self._last_body)
         # The small ridge keeps the estimate finite in singular postures.
         return np.linalg.solve(J @ J.T + 1e-6 * np.eye(6), J @ tau_ext)

@@ -1,4 +1,5 @@
-"""An FR3 with a tool in a MuJoCo scene, as a world for the FCI twin: joint torques in, 1 ms at a time."""
+"""An FR3 with a tool in a MuJoCo scene, as a world for the FCI twin: joint torques in, 1 ms at a
+time."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -44,7 +45,9 @@ class ArmWorld:
         self.flange_T_ee = np.eye(4)
         mujoco.mj_kinematics(model, data)
         flange = data.site("fr3_flange")
-        self.flange_T_ee[:3, 3] = np.round(flange.xmat.reshape(3, 3).T @ (self._tip_position - flange.xpos), 12)
+        self.flange_T_ee[:3, 3] = np.round(
+            flange.xmat.reshape(3, 3).T @ (self._tip_position - flange.xpos), 12
+        )
         self.ee_mass, self.ee_com, self.ee_inertia = _inertials(model, data, tool)
 
     @property
@@ -76,7 +79,8 @@ class ArmWorld:
     def tau_ext(self) -> np.ndarray:
         """(7,) J^T F of the contact forces on the arm in the last step [Nm]; a view.
 
-        MuJoCo's constraint force, exact rather than estimated. At a joint limit it includes the stop's torque.
+        MuJoCo's constraint force, exact rather than estimated. At a joint limit it includes the
+        stop's torque.
         """
         return self._tau_ext
 
@@ -89,7 +93,8 @@ class ArmWorld:
         return pose
 
     def step(self, tau: np.ndarray) -> None:
-        """Advances 1 ms under torques `tau` (7,) [Nm] without gravity, clipped to the joints' limits.
+        """Advances 1 ms under torques `tau` (7,) [Nm] without gravity, clipped to the joints'
+        limits.
 
         Raises:
             HandoffError: a torque or the resulting state is not finite.
@@ -100,7 +105,8 @@ class ArmWorld:
                 "Did the controller divide by zero?"
             )
         self._ctrl[:] = tau
-        # The position and velocity stages come last: poses and contacts belong to the new state at no extra cost.
+        # The position and velocity stages come last: poses and contacts belong to the new state at
+        # no extra cost.
         self._step2(self.model, self.data)
         self._step1(self.model, self.data)
         if not isfinite(self._qvel.sum()):
@@ -110,9 +116,11 @@ class ArmWorld:
             )
 
 
-def _inertials(model: mujoco.MjModel, data: mujoco.MjData, tool: str) -> tuple[float, np.ndarray, np.ndarray]:
-    """Mass [kg], centre of mass (3,) [m] and inertia about it (3, 3) [kg m^2] of the body `tool` with all that it
-    carries, where `data` has it, in flange axes from the flange."""
+def _inertials(
+    model: mujoco.MjModel, data: mujoco.MjData, tool: str
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Mass [kg], centre of mass (3,) [m] and inertia about it (3, 3) [kg m^2] of the body `tool`
+    with all that it carries, where `data` has it, in flange axes from the flange."""
     carried = {model.body(tool).id}
     # A body's number is larger than its parent's.
     for body in range(min(carried) + 1, model.nbody):
@@ -125,6 +133,8 @@ def _inertials(model: mujoco.MjModel, data: mujoco.MjData, tool: str) -> tuple[f
         m, turned = float(model.body_mass[body]), axes.T @ data.ximat[body].reshape(3, 3)
         p = axes.T @ (data.xipos[body] - origin)
         mass, moment = mass + m, moment + m * p
-        about_flange += turned @ np.diag(model.body_inertia[body]) @ turned.T + m * (p @ p * np.eye(3) - np.outer(p, p))
+        about_flange += turned @ np.diag(model.body_inertia[body]) @ turned.T + m * (
+            p @ p * np.eye(3) - np.outer(p, p)
+        )
     com = moment / mass
     return mass, com, about_flange - mass * (com @ com * np.eye(3) - np.outer(com, com))

@@ -1,14 +1,24 @@
-"""What the robot's controller refuses: each check answers with the error bit it would raise, or None.
+"""What the robot's controller refuses: each check answers with the error bit it would raise, or
+None.
 
-The limits are those of the FR3 robot specification. How far the real controller lets a command exceed them before it
-reacts is not published; `TOLERANCE` is ours.
+The limits are those of the FR3 robot specification. How far the real controller lets a command
+exceed them before it reacts is not published; `TOLERANCE` is ours.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from robots.franka.fr3 import DDDQ_MAX, DDQ_MAX, DQ_MAX, DTAU_MAX, Q_MAX, Q_MIN, TAU_MAX, velocity_limits
+from robots.franka.fr3 import (
+    DDDQ_MAX,
+    DDQ_MAX,
+    DQ_MAX,
+    DTAU_MAX,
+    Q_MAX,
+    Q_MIN,
+    TAU_MAX,
+    velocity_limits,
+)
 from sim.twin.protocol import ErrorBit
 
 PERIOD = 0.001
@@ -16,7 +26,8 @@ PERIOD = 0.001
 LOST_PACKETS_MAX = 20
 """Commands missing in a row that end a motion, FCI documentation."""
 TOLERANCE = 1.02
-"""Factor on rates: states carry single precision, so a client at the limit is seen slightly above it."""
+"""Factor on rates: states carry single precision, so a client at the limit is seen slightly above
+it."""
 START_DEVIATION = 1e-3
 """Largest distance of a motion's first commanded position from the robot's desired one [rad]."""
 
@@ -53,7 +64,8 @@ def check_joint_reference(reference: np.ndarray, previous: np.ndarray) -> ErrorB
 
 
 def check_start(q_c: np.ndarray, q_d: np.ndarray) -> ErrorBit | None:
-    """A position motion must begin where the robot is: commanded and desired positions (7,) [rad]."""
+    """A position motion must begin where the robot is: commanded and desired positions (7,)
+    [rad]."""
     return None if (np.abs(q_c - q_d) <= START_DEVIATION).all() else ErrorBit.START_POSITION_INVALID
 
 
@@ -66,8 +78,11 @@ def check_measured(q: np.ndarray, dq: np.ndarray) -> ErrorBit | None:
     return None
 
 
-def check_contact(tau_ext: np.ndarray, F_ext: np.ndarray, tau_max: np.ndarray, F_max: np.ndarray) -> ErrorBit | None:
-    """Collision thresholds set by the client: joint torques (7,) [Nm] and the wrench at K (6,) [N, Nm]."""
+def check_contact(
+    tau_ext: np.ndarray, F_ext: np.ndarray, tau_max: np.ndarray, F_max: np.ndarray
+) -> ErrorBit | None:
+    """Collision thresholds set by the client: joint torques (7,) [Nm] and the wrench at K (6,) [N,
+    Nm]."""
     if not (np.abs(tau_ext) <= tau_max).all():
         return ErrorBit.JOINT_REFLEX
     if not (np.abs(F_ext) <= F_max).all():

@@ -25,8 +25,8 @@ def handle(request: Request, unit: ControlUnit, link: Link, show: Callable[[], N
         request: what the client asks.
         unit: what it asks it of.
         link: where the answer goes.
-        show: sends the state as it is now. What a request has set is shown before the request is answered, so that
-            a client which reads the state after the answer reads what it set.
+        show: sends the state as it is now. What a request has set is shown before the request is
+            answered, so that a client which reads the state after the answer reads what it set.
     """
     try:
         command = Command(request.command)

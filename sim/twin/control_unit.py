@@ -1,4 +1,5 @@
-"""The robot's control unit without its network: modes, motions, limits and reflexes, one cycle of 1 ms at a time."""
+"""The robot's control unit without its network: modes, motions, limits and reflexes, one cycle of 1
+ms at a time."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ SUCCESS_WINDOW = 100
 class ControlUnit:
     """Turns commands into torques and watches them as the robot would.
 
-    At rest it holds the arm where it is. While a motion runs, `cycle` takes one command per call; what it refuses
-    becomes a reflex with the error bit of the real robot. Final answers to Move requests collect in `replies`.
+    At rest it holds the arm where it is. While a motion runs, `cycle` takes one command per call;
+    what it refuses becomes a reflex with the error bit of the real robot. Final answers to Move
+    requests collect in `replies`.
     """
 
     def __init__(self, world: World) -> None:
@@ -64,7 +66,8 @@ class ControlUnit:
         return self._received.count(1) / SUCCESS_WINDOW
 
     def rest(self) -> None:
-        """Holds the arm where it is; to be called also when the world has placed the arm elsewhere."""
+        """Holds the arm where it is; to be called also when the world has placed the arm
+        elsewhere."""
         self.reference[:] = 0.0
         self.reference[0] = self.world.q
 
@@ -83,7 +86,11 @@ class ControlUnit:
         if self.moving:
             self.replies.append((self._motion_id, status))
             self.rest()
-        self.robot_mode, self.controller, self.generator = robot_mode, Controller.OTHER, Generator.IDLE
+        self.robot_mode, self.controller, self.generator = (
+            robot_mode,
+            Controller.OTHER,
+            Generator.IDLE,
+        )
 
     def trip(self, error: ErrorBit) -> None:
         """Reflex: the motion is aborted and the error stands until recovery."""
@@ -168,7 +175,8 @@ class ControlUnit:
             self.reference[0] = position
 
     def _miss(self) -> None:
-        """A lost command: torques are held, joint references extrapolated with constant acceleration."""
+        """A lost command: torques are held, joint references extrapolated with constant
+        acceleration."""
         if not self.answered:
             return
         self._note(received=False)
@@ -177,7 +185,10 @@ class ControlUnit:
             self.trip(ErrorBit.COMMUNICATION_CONSTRAINTS)
         elif self.generator is not Generator.NONE:
             q, dq, ddq = self.reference
-            self.reference[:2] = q + checks.PERIOD * (dq + checks.PERIOD * ddq), dq + checks.PERIOD * ddq
+            self.reference[:2] = (
+                q + checks.PERIOD * (dq + checks.PERIOD * ddq),
+                dq + checks.PERIOD * ddq,
+            )
 
     def _note(self, received: bool) -> None:
         self._lost_in_row = 0 if received else self._lost_in_row + 1
@@ -194,12 +205,20 @@ class ControlUnit:
 
     def _watch(self) -> None:
         world, watched = self.world, self._watched
-        watched[:7], watched[7:14], watched[14:21], watched[21:] = world.q, world.dq, world.tau_ext, self.F_ext
-        # One comparison for all limits: this runs every millisecond, finding out which one gave way does not.
+        watched[:7], watched[7:14], watched[14:21], watched[21:] = (
+            world.q,
+            world.dq,
+            world.tau_ext,
+            self.F_ext,
+        )
+        # One comparison for all limits: this runs every millisecond, finding out which one gave way
+        # does not.
         if ((watched <= self._highest) & (watched >= self._lowest)).all():
             return
         error = checks.check_measured(world.q, world.dq)
         if error is None:
-            error = checks.check_contact(world.tau_ext, self.F_ext, self.tau_ext_max, self.F_ext_max)
+            error = checks.check_contact(
+                world.tau_ext, self.F_ext, self.tau_ext_max, self.F_ext_max
+            )
         if error is not None:
             self.trip(error)

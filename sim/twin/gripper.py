@@ -1,8 +1,10 @@
-"""The twin's Franka Hand: `HandUnit` moves the fingers, 1 ms at a time, and `HandServer` serves it to one client.
+"""The twin's Franka Hand: `HandUnit` moves the fingers, 1 ms at a time, and `HandServer` serves it
+to one client.
 
-What the real hand answers is documented by libfranka (`franka::Gripper`). How it moves is not published; here the
-target of the fingers' servo runs at the commanded speed, and an action has ended when the servo pulls as it is meant
-to and the fingers rest. The hand commands nothing until its first action: a world may begin with a thing in hand.
+What the real hand answers is documented by libfranka (`franka::Gripper`). How it moves is not
+published; here the target of the fingers' servo runs at the commanded speed, and an action has
+ended when the servo pulls as it is meant to and the fingers rest. The hand commands nothing until
+its first action: a world may begin with a thing in hand.
 """
 
 from __future__ import annotations
@@ -30,15 +32,18 @@ from sim.twin.world import Hand
 REACHED = 0.001
 """Largest distance from the commanded opening at which a move has succeeded [m]; ours."""
 LEAD_MARGIN = 0.001
-"""By so much more than the force needs the servo's target may lie ahead of the fingers [m]; ours."""
+"""By so much more than the force needs the servo's target may lie ahead of the fingers [m];
+ours."""
 HOMING_SPEED = 0.05
 """Half of what the hand can do [m/s]; ours."""
 STILL_TICKS = 50
-"""The fingers rest when for so many ticks they have moved less than a tenth of what they would at their speed; ours."""
+"""The fingers rest when for so many ticks they have moved less than a tenth of what they would at
+their speed; ours."""
 STILL_SPEED = 0.02
 """They must rest as well as after a motion at this speed, however fast theirs was [m/s]; ours."""
 STATE_PERIOD = 0.01
-"""Wall time between two states [s]. The real hand's rate is not published; clients have seen 10 to 50 Hz."""
+"""Wall time between two states [s]. The real hand's rate is not published; clients have seen 10 to
+50 Hz."""
 TEMPERATURE = 25
 """[degrees C]; the twin stays cool."""
 
@@ -56,10 +61,12 @@ class Course:
 
 
 class HandUnit:
-    """What the hand does, without its network. One action runs at a time; its answers collect in `replies`.
+    """What the hand does, without its network. One action runs at a time; its answers collect in
+    `replies`.
 
-    Fingers that rest before their course is done press against something: then the target runs on at the hand's full
-    speed until they press with the whole force, so that a slow grasp does not last for seconds.
+    Fingers that rest before their course is done press against something: then the target runs on
+    at the hand's full speed until they press with the whole force, so that a slow grasp does not
+    last for seconds.
     """
 
     def __init__(self, hand: Hand) -> None:
@@ -83,7 +90,8 @@ class HandUnit:
         return self._action is not None
 
     def act(self, command: HandCommand, command_id: int, values: tuple[float, ...]) -> None:
-        """Begins an action, or answers FAIL: another one runs, or a value is outside what `robots.franka.gripper` allows.
+        """Begins an action, or answers FAIL: another one runs, or a value is outside what
+        `robots.franka.gripper` allows.
 
         Args:
             command: HOMING, GRASP or MOVE.
@@ -102,8 +110,8 @@ class HandUnit:
                 window = width - REACHED, width + REACHED
             case HandCommand.GRASP:
                 width, inner, outer, speed, force = values
-                # What is wider than the fingers are open is grasped from within. From where they press already they
-                # go on pressing: a firmer grip does not let go first.
+                # What is wider than the fingers are open is grasped from within. From where they
+                # press already they go on pressing: a firmer grip does not let go first.
                 if width > opening:
                     end, target = inf, max(self._target, opening)
                 else:
@@ -117,13 +125,15 @@ class HandUnit:
         self._begin_course(opening)
 
     def stop(self) -> None:
-        """Ends the running action, if there is one, as ABORTED. The fingers press no more: they stay where they are."""
+        """Ends the running action, if there is one, as ABORTED. The fingers press no more: they
+        stay where they are."""
         self._end(HandStatus.ABORTED)
         self.is_grasped = False
         self._hold(self.hand.width)
 
     def rest(self) -> None:
-        """As `stop`, but the world has placed the fingers: until the next action its own word to the servo holds."""
+        """As `stop`, but the world has placed the fingers: until the next action its own word to
+        the servo holds."""
         self._end(HandStatus.ABORTED)
         self.is_grasped = False
         self._courses, self._target = [], self.hand.width
@@ -147,11 +157,13 @@ class HandUnit:
         else:
             self._still_ticks += 1
         step = PERIOD * (SPEED_MAX if self._still_ticks >= STILL_TICKS else course.speed)
-        # A finger's servo is off by half of what the opening is. A target further ahead would press no harder, and
-        # the release would wait for its return.
+        # A finger's servo is off by half of what the opening is. A target further ahead would press
+        # no harder, and the release would wait for its return.
         leash = 2.0 * course.force / GRIPPER_STIFFNESS + LEAD_MARGIN
         lowest, highest = opening - leash, opening + leash
-        self._target = _clip(_clip(course.end, self._target - step, self._target + step), lowest, highest)
+        self._target = _clip(
+            _clip(course.end, self._target - step, self._target + step), lowest, highest
+        )
         self._arrived = self._target == _clip(course.end, lowest, highest)
         self.hand.press(self._target, course.force)
 
@@ -185,7 +197,8 @@ class HandUnit:
 
 
 class HandServer:
-    """Serves one hand on TCP port 1338 to one client at a time, with states at 100 Hz of wall time."""
+    """Serves one hand on TCP port 1338 to one client at a time, with states at 100 Hz of wall
+    time."""
 
     def __init__(self, host: str, hand: Hand) -> None:
         """Binds the hand's ports on `host`.
@@ -228,7 +241,9 @@ class HandServer:
         self.due = max(self.due + STATE_PERIOD, now)
         # The client takes this number for a time that only grows.
         self._message_id = (self._message_id + 1) % 2**32
-        state = HAND_STATE.pack(self._message_id, self.hand.width, WIDTH_MAX, self.unit.is_grasped, TEMPERATURE)
+        state = HAND_STATE.pack(
+            self._message_id, self.hand.width, WIDTH_MAX, self.unit.is_grasped, TEMPERATURE
+        )
         self.link.send_state(state)
 
     def close(self) -> None:
@@ -264,7 +279,9 @@ class HandServer:
             self._reply(command, command_id, status)
         self.unit.replies.clear()
 
-    def _reply(self, command: HandCommand, command_id: int, status: HandStatus, payload: bytes = b"") -> None:
+    def _reply(
+        self, command: HandCommand, command_id: int, status: HandStatus, payload: bytes = b""
+    ) -> None:
         self.link.reply(hand_response(command, command_id, status, payload))
 
 
@@ -280,7 +297,9 @@ def _valid(command: HandCommand, values: tuple[float, ...]) -> bool:
             width, _, _, speed, force = values
         case _:
             return True
-    return 0.0 <= width <= WIDTH_MAX and 0.0 < speed <= SPEED_MAX and 0.0 < force <= FORCE_CONTINUOUS
+    return (
+        0.0 <= width <= WIDTH_MAX and 0.0 < speed <= SPEED_MAX and 0.0 < force <= FORCE_CONTINUOUS
+    )
 
 
 def _clip(value: float, lowest: float, highest: float) -> float:

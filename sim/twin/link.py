@@ -1,4 +1,5 @@
-"""The sockets of the twin: one TCP connection for requests, one UDP pair for states and motion commands."""
+"""The sockets of the twin: one TCP connection for requests, one UDP pair for states and motion
+commands."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from robots.errors import HandoffError
 from sim.twin.protocol import COMMAND, HEADER, MAX_REQUEST_SIZE, PORT
 
 SPIN = 1e-4
-"""Time for which an awaited command is polled before this process sleeps [s]: waking up costs about as much."""
+"""Time for which an awaited command is polled before this process sleeps [s]: waking up costs about
+as much."""
 REPLY_TIMEOUT = 1.0
 """Longest time that a client may take to accept an answer before it is dropped [s]."""
 
@@ -39,7 +41,8 @@ class Service:
         Args:
             host: address.
             port: TCP port.
-            header: what every message begins with: command, command id, size of the whole message [bytes].
+            header: what every message begins with: command, command id, size of the whole message
+                [bytes].
 
         Raises:
             HandoffError: the port is in use, or `host` is no address of this computer.
@@ -61,7 +64,8 @@ class Service:
         return [self._listener] if self._tcp is None else [self._listener, self._tcp]
 
     def requests(self) -> Iterator[Request]:
-        """Takes new connections and yields every complete request; call when one of `sockets` is readable."""
+        """Takes new connections and yields every complete request; call when one of `sockets` is
+        readable."""
         self._read()
         self._accept()
         header = self._header
@@ -93,7 +97,8 @@ class Service:
         self._udp_ready = True
 
     def send_state(self, state: memoryview | bytes) -> None:
-        """Sends one state datagram; a full buffer or a closed port loses it, as on a real network."""
+        """Sends one state datagram; a full buffer or a closed port loses it, as on a real
+        network."""
         if not self._udp_ready:
             return
         try:
@@ -135,7 +140,8 @@ class Service:
             tcp, (peer, _) = self._listener.accept()
         except BlockingIOError:
             return
-        # The last client may have closed since its data were read; its end precedes the next one's beginning.
+        # The last client may have closed since its data were read; its end precedes the next one's
+        # beginning.
         self._read()
         if self._tcp is not None:
             tcp.close()
@@ -167,7 +173,8 @@ class Link(Service):
     def open_udp(self, port: int) -> None:
         """Directs states at the client's UDP `port` and takes commands from nowhere else."""
         super().open_udp(port)
-        # What another client sent before is still in the buffer, and would be taken for an answer of this one.
+        # What another client sent before is still in the buffer, and would be taken for an answer
+        # of this one.
         with suppress(BlockingIOError, ConnectionRefusedError):
             while True:
                 self._udp.recv_into(self._command_buffer)

@@ -1,9 +1,11 @@
-"""The Franka control interface on the wire, protocol 10: message layouts, ids, status codes, modes and error bits.
+"""The Franka control interface on the wire, protocol 10: message layouts, ids, status codes, modes
+and error bits.
 
-Everything is little-endian and packed. The robot listens on TCP port 1337 for commands; states and motion commands
-travel as UDP datagrams between the robot and the port that the client names when it connects. The hand is a service of
-its own, on TCP port 1338 with states by UDP. The layouts were written from the documented behaviour of libfranka 0.18+
-and confirmed by running its clients unmodified (franky 2.0.0, the arm's also with pylibfranka 0.21).
+Everything is little-endian and packed. The robot listens on TCP port 1337 for commands; states and
+motion commands travel as UDP datagrams between the robot and the port that the client names when it
+connects. The hand is a service of its own, on TCP port 1338 with states by UDP. The layouts were
+written from the documented behaviour of libfranka 0.18+ and confirmed by running its clients
+unmodified (franky 2.0.0, the arm's also with pylibfranka 0.21).
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Command(IntEnum):
 
 
 class MoveStatus(IntEnum):
-    """Answers to `Command.MOVE`: first MOTION_STARTED or a refusal, then one of the others when the motion ends."""
+    """Answers to `Command.MOVE`: first MOTION_STARTED or a refusal, then one of the others when the
+    motion ends."""
 
     SUCCESS = 0
     MOTION_STARTED = 1
@@ -55,7 +58,8 @@ class MoveStatus(IntEnum):
 
 
 class SetterStatus(IntEnum):
-    """Answers to the `SET_*` commands; 0 and 1 mean the same for `CONNECT`, `STOP_MOVE` and recovery."""
+    """Answers to the `SET_*` commands; 0 and 1 mean the same for `CONNECT`, `STOP_MOVE` and
+    recovery."""
 
     SUCCESS = 0
     NOT_POSSIBLE = 1
@@ -95,7 +99,8 @@ class RobotMode(IntEnum):
 
 
 class ErrorBit(IntEnum):
-    """Indices into the state's `errors` and `reflex_reason`; only those the twin can raise have a name here."""
+    """Indices into the state's `errors` and `reflex_reason`; only those the twin can raise have a
+    name here."""
 
     JOINT_POSITION_LIMITS = 0
     JOINT_VELOCITY = 3
@@ -115,10 +120,12 @@ N_ERRORS = 41
 """Error bits in the state."""
 
 HEADER = struct.Struct("<III")
-"""Every TCP message: command, command id (the client's counter), size of the whole message [bytes]."""
+"""Every TCP message: command, command id (the client's counter), size of the whole message
+[bytes]."""
 
 MAX_REQUEST_SIZE = 1024
-"""A longer request is a broken stream: the longest valid one is SET_COLLISION_BEHAVIOR with 428 bytes."""
+"""A longer request is a broken stream: the longest valid one is SET_COLLISION_BEHAVIOR with 428
+bytes."""
 
 PAYLOAD: dict[Command, struct.Struct] = {
     Command.CONNECT: struct.Struct("<HH"),
@@ -189,7 +196,8 @@ STATE = np.dtype(
         ("control_command_success_rate", "<f4"),
     ]
 )
-"""The robot state datagram, 1377 bytes. Transforms are column-major; `tau_J` includes gravity, `tau_J_d` does not."""
+"""The robot state datagram, 1377 bytes. Transforms are column-major; `tau_J` includes gravity,
+`tau_J_d` does not."""
 
 COMMAND = np.dtype(
     [
@@ -210,7 +218,9 @@ COMMAND = np.dtype(
 
 def response(command: int, command_id: int, status: int, payload: bytes = b"") -> bytes:
     """Frames the answer to one request: header, status byte, payload."""
-    return HEADER.pack(command, command_id, HEADER.size + 1 + len(payload)) + bytes([status]) + payload
+    return (
+        HEADER.pack(command, command_id, HEADER.size + 1 + len(payload)) + bytes([status]) + payload
+    )
 
 
 HAND_VERSION = 3
@@ -240,7 +250,8 @@ class HandStatus(IntEnum):
 
 
 HAND_HEADER = struct.Struct("<HII")
-"""Every TCP message of the hand's: command, command id (the client's counter), size of the whole message [bytes]."""
+"""Every TCP message of the hand's: command, command id (the client's counter), size of the whole
+message [bytes]."""
 
 HAND_PAYLOAD: dict[HandCommand, struct.Struct] = {
     HandCommand.CONNECT: struct.Struct("<HH"),
@@ -249,12 +260,13 @@ HAND_PAYLOAD: dict[HandCommand, struct.Struct] = {
     HandCommand.MOVE: struct.Struct("<2d"),
     HandCommand.STOP: struct.Struct("<"),
 }
-"""What follows the header: version, UDP port | nothing | opening, deviations allowed below and above it, speed, force
+"""What follows the header: version, UDP port | nothing | opening, deviations allowed below and
+above it, speed, force
 | opening, speed | nothing; SI units."""
 
 HAND_STATE = struct.Struct("<Idd?H")
-"""The hand's state datagram, 23 bytes: message id, opening [m], largest opening [m], whether it has grasped,
-temperature [degrees C]."""
+"""The hand's state datagram, 23 bytes: message id, opening [m], largest opening [m], whether it has
+grasped, temperature [degrees C]."""
 
 
 def hand_response(command: int, command_id: int, status: int, payload: bytes = b"") -> bytes:

@@ -33,11 +33,15 @@ class PushTWorld(ArmWorld):
         self._tee_qpos = slice(*(self.model.joint("tee_free").qposadr[0] + np.array([0, 7])))
         self.reset(np.array([0.256, 0.400]), np.array([0.256, 0.300, 0.0]))
 
-    def reset(self, agent: np.ndarray, block_pose: np.ndarray, q: np.ndarray | None = None) -> np.ndarray:
-        """Places the block on the table, at rest, and the arm with its pusher upright at the agent's position.
+    def reset(
+        self, agent: np.ndarray, block_pose: np.ndarray, q: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Places the block on the table, at rest, and the arm with its pusher upright at the
+        agent's position.
 
         Args:
-            agent: (2,) [m], board. Where the pusher would stand in the block it is moved out by the shortest way.
+            agent: (2,) [m], board. Where the pusher would stand in the block it is moved out by the
+                shortest way.
             block_pose: (3,) x, y [m], angle [rad], board.
             q: (7,) joint positions [rad] instead of those found by inverse kinematics.
 

@@ -1,14 +1,17 @@
 """The twin's main loop: when time passes, and who hears of it.
 
-Lockstep clock. The world advances only while ticks are granted or while running freely. Two things need wall time but
-no world time, so that a client can connect, read states and begin motions although nothing is granted: at rest the
-robot streams states at 1 kHz with the world frozen, and when a motion begins it sends states until the first command
-arrives. The robot's clock (`message_id`) counts both these states and the ticks; the twin's own clock counts ticks.
+Lockstep clock. The world advances only while ticks are granted or while running freely. Two things
+need wall time but no world time, so that a client can connect, read states and begin motions
+although nothing is granted: at rest the robot streams states at 1 kHz with the world frozen, and
+when a motion begins it sends states until the first command arrives. The robot's clock
+(`message_id`) counts both these states and the ticks; the twin's own clock counts ticks.
 
-Real clock. One tick per millisecond of wall time; after a stall the clock slips instead of sending a burst.
+Real clock. One tick per millisecond of wall time; after a stall the clock slips instead of sending
+a burst.
 
-A world with a hand has a second service beside the arm's (`sim.twin.gripper`). Its fingers move in the same ticks; its
-states go out by the wall clock in either clock and show the fingers as they are.
+A world with a hand has a second service beside the arm's (`sim.twin.gripper`). Its fingers move in
+the same ticks; its states go out by the wall clock in either clock and show the fingers as they
+are.
 """
 
 from __future__ import annotations
@@ -32,10 +35,12 @@ from sim.twin.state import StateWriter
 from sim.twin.world import World
 
 KEEP_ALIVE = 0.3
-"""Interval at which a paused motion repeats its last state [s]; libfranka gives up after 1 s of silence."""
+"""Interval at which a paused motion repeats its last state [s]; libfranka gives up after 1 s of
+silence."""
 FIRST_COMMAND_PAUSES = (0.002, 0.05, 0.1, 0.2, 0.5)
-"""Waits between the states of a beginning motion [s]. The client answers the second one it reads, so the first wait
-only lets it read the first; a client held up by its computer needs one of the longer ones."""
+"""Waits between the states of a beginning motion [s]. The client answers the second one it reads,
+so the first wait only lets it read the first; a client held up by its computer needs one of the
+longer ones."""
 
 
 class Server:
@@ -58,7 +63,8 @@ class Server:
             link: where the client will call.
             world: what is served.
             hand: serves the world's hand; None when the world has none.
-            pipe: receives (number, request, arguments...) and returns (number, whether it succeeded, result or reason).
+            pipe: receives (number, request, arguments...) and returns (number, whether it
+                succeeded, result or reason).
             lockstep: the clock.
             patience: wall time until a command counts as lost, lockstep only [s].
             log: ticks of motion that `recorded` keeps.
@@ -70,7 +76,9 @@ class Server:
         self.free = not lockstep
         self.ticks = 0
         self.granted = 0
-        self.profile = dict.fromkeys(("motion_ticks", "motion_s", "wait_s", "world_s", "state_s"), 0.0)
+        self.profile = dict.fromkeys(
+            ("motion_ticks", "motion_s", "wait_s", "world_s", "state_s"), 0.0
+        )
         self._log = np.zeros(log, STATE)
         self._logged = 0
         self._message_id = 0
@@ -143,7 +151,9 @@ class Server:
 
     def _inviting(self) -> bool:
         """Whether a motion has begun whose first command is still to come."""
-        return self.lockstep and self.unit.moving and not self.unit.answered and self._pending is None
+        return (
+            self.lockstep and self.unit.moving and not self.unit.answered and self._pending is None
+        )
 
     def _answer_await(self) -> None:
         """Tells an owner that waits for a motion whether it runs."""
@@ -163,7 +173,8 @@ class Server:
         select.select(waiting_on, [], [], max(0.0, until - time.perf_counter()))
 
     def _invite_first_command(self, now: float) -> bool:
-        """Sends states until the client, busy switching to the new mode, has answered one. The world waits."""
+        """Sends states until the client, busy switching to the new mode, has answered one. The
+        world waits."""
         received = self.link.receive(0.0)
         if received is not None and received > self._message_id - self._beginning_sent:
             self._pending = self.link.command
@@ -194,7 +205,8 @@ class Server:
             command = self._await_command() if moving else None
             answered = clock()
         elif not moving:
-            # At rest states go out by the wall clock; the robot's clock counts the silent ticks too.
+            # At rest states go out by the wall clock; the robot's clock counts the silent ticks
+            # too.
             self._message_id += 1
         if moving and len(self._log):
             self._log[self._logged % len(self._log)] = self.state.record[0]
@@ -216,7 +228,9 @@ class Server:
     def _await_command(self) -> np.ndarray | None:
         """The command that echoes the state just sent; None when it is lost."""
         beginning = not self.unit.answered
-        deadline = time.perf_counter() + self.patience if self.lockstep else self._next_send - 0.1 * PERIOD
+        deadline = (
+            time.perf_counter() + self.patience if self.lockstep else self._next_send - 0.1 * PERIOD
+        )
         while (left := deadline - time.perf_counter()) > 0.0:
             # Waiting in slices notices a client that has died.
             received = self.link.receive(min(left, 0.05))
@@ -250,7 +264,8 @@ class Server:
             self._after_change()
 
     def _after_change(self) -> None:
-        """The mode has changed outside a tick or at its end: show it, then answer the Move request."""
+        """The mode has changed outside a tick or at its end: show it, then answer the Move
+        request."""
         self._stale = True
         self._send_next_state()
         for command_id, status in self.unit.replies:
@@ -308,7 +323,9 @@ class Server:
         now = time.perf_counter()
         hand.stream(now)
         actions = hand.unit.actions
-        if self._hand_awaited_until and (actions >= self._hand_count or now > self._hand_awaited_until):
+        if self._hand_awaited_until and (
+            actions >= self._hand_count or now > self._hand_awaited_until
+        ):
             self._hand_awaited_until = 0.0
             self._reply(actions, self._hand_question)
 
@@ -341,7 +358,11 @@ class Server:
                 self._reply(self._stats())
             case "recorded":
                 kept = min(self._logged, len(self._log))
-                self._reply(np.roll(self._log, -self._logged)[len(self._log) - kept :] if kept else self._log[:0])
+                self._reply(
+                    np.roll(self._log, -self._logged)[len(self._log) - kept :]
+                    if kept
+                    else self._log[:0]
+                )
 
     def _call(self, name: str, arguments: tuple) -> None:
         q, hand = self.world.q.copy(), self.hand

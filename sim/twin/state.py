@@ -9,7 +9,8 @@ from sim.twin.control_unit import ControlUnit
 from sim.twin.protocol import STATE
 
 GRAVITY = (0.0, 0.0, -9.81)
-"""Acceleration of free fall in the base frame [m/s^2]; the client's gravity model reads it from the state."""
+"""Acceleration of free fall in the base frame [m/s^2]; the client's gravity model reads it from the
+state."""
 
 
 class StateWriter:
@@ -21,7 +22,9 @@ class StateWriter:
         """(1,) the newest state."""
         self.datagram = self.record.view(np.uint8).data
         """The same as bytes."""
-        self._field = {name: self.record[name][0] for name in STATE.names or () if STATE[name].shape}
+        self._field = {
+            name: self.record[name][0] for name in STATE.names or () if STATE[name].shape
+        }
         self._base_T_ee = np.zeros((4, 4), order="F")
 
     def write(self) -> None:
@@ -49,7 +52,11 @@ class StateWriter:
         field["NE_T_EE"][:] = unit.NE_T_EE.T.ravel()
         field["F_T_EE"][:] = (world.flange_T_ee @ unit.NE_T_EE).T.ravel()
         field["EE_T_K"][:] = unit.EE_T_K.T.ravel()
-        record["m_ee"], field["F_x_Cee"][:], field["I_ee"][:] = world.ee_mass, world.ee_com, world.ee_inertia.ravel()
+        record["m_ee"], field["F_x_Cee"][:], field["I_ee"][:] = (
+            world.ee_mass,
+            world.ee_com,
+            world.ee_inertia.ravel(),
+        )
         record["m_load"], field["F_x_Cload"][:] = unit.m_load, unit.F_x_Cload
         field["I_load"][:] = unit.I_load.ravel()
         field["O_ddP_O"][:] = GRAVITY

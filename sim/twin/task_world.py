@@ -1,7 +1,8 @@
-"""The table of an FR3 task as a world for the FCI twin: the arm with its hand under joint torques, and what lies there.
+"""The table of an FR3 task as a world for the FCI twin: the arm with its hand under joint torques,
+and what lies there.
 
-It is the scene of the task's simulated worlds, begun by the same seeds. What differs is the arm: no impedance law in
-the engine but torques from outside, and a physics step of 1 ms.
+It is the scene of the task's simulated worlds, begun by the same seeds. What differs is the arm: no
+impedance law in the engine but torques from outside, and a physics step of 1 ms.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -27,7 +28,16 @@ from sim.twin.arm_world import ArmWorld
 if TYPE_CHECKING:
     import mujoco
 
-OWN = ("q", "dq", "grasp_pose", "target_offset", "width", "width_target", "hand_turn", "hand_velocity")
+OWN = (
+    "q",
+    "dq",
+    "grasp_pose",
+    "target_offset",
+    "width",
+    "width_target",
+    "hand_turn",
+    "hand_velocity",
+)
 """Fields that the robot's side knows of arm and hand; a tracker of things does not tell them."""
 STEP = 0.001
 """[s]."""
@@ -67,8 +77,8 @@ class TaskWorld(ArmWorld):
         self._step1(self.model, self.data)
 
     def things(self) -> Observation:
-        """What the task observes beside the arm's own state, per field without a leading dimension: as a tracker that
-        sees everything."""
+        """What the task observes beside the arm's own state, per field without a leading dimension:
+        as a tracker that sees everything."""
         view = self._view()
         return {
             name: np.ascontiguousarray(term.read(view)[0], dtype=term.spec.dtype)
@@ -86,9 +96,12 @@ class TaskWorld(ArmWorld):
         return self.data.qpos.copy(), self._goal.copy()
 
     def _view(self) -> View:
-        # The twin knows nothing of targets; who reads them here reads nothing that could pass for one.
+        # The twin knows nothing of targets; who reads them here reads nothing that could pass for
+        # one.
         target = np.full((1, 7), np.nan)
-        return View(self._layout, self.data.qpos[None], self.data.qvel[None], target, self._goal[None])
+        return View(
+            self._layout, self.data.qpos[None], self.data.qvel[None], target, self._goal[None]
+        )
 
 
 class MujocoHand:
@@ -96,7 +109,8 @@ class MujocoHand:
 
     def __init__(self, world: ArmWorld) -> None:
         model, data = world.model, world.data
-        # Plain numbers: this is asked every millisecond, and arrays as indices cost ten times as much.
+        # Plain numbers: this is asked every millisecond, and arrays as indices cost ten times as
+        # much.
         self._left, self._right = (int(model.joint(joint).qposadr[0]) for joint in FINGER_JOINTS)
         self._servos = [int(model.actuator(f"gripper_{joint}").id) for joint in FINGER_JOINTS]
         self._qpos, self._ctrl, self._range = data.qpos, data.ctrl, model.actuator_forcerange
@@ -125,11 +139,15 @@ def _model(task: Task) -> mujoco.MjModel:
     spec.option.timestep = STEP
     for joint, most in zip(JOINT_NAMES, TAU_MAX, strict=True):
         spec.add_actuator(
-            name=f"torque_{joint}", trntype=mujoco.mjtTrn.mjTRN_JOINT, target=joint, ctrlrange=[-most, most]
+            name=f"torque_{joint}",
+            trntype=mujoco.mjtTrn.mjTRN_JOINT,
+            target=joint,
+            ctrlrange=[-most, most],
         )
     add_gripper(spec)
     for joint in FINGER_JOINTS:
-        # At the engine's default fingers that grasp nothing with 40 N would pass their stops by 14 mm.
+        # At the engine's default fingers that grasp nothing with 40 N would pass their stops by 14
+        # mm.
         spec.joint(joint).solref_limit = [2.0 * STEP, 1.0]
     flange = np.array(spec.site("fr3_flange").pos)
     tip = flange + np.array([0.0, 0.0, gripper.TCP_OFFSET])

@@ -1,4 +1,5 @@
-"""The twin: a simulated FR3 in its own process, reached as a robot over the network and steered through a pipe."""
+"""The twin: a simulated FR3 in its own process, reached as a robot over the network and steered
+through a pipe."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class TwinConfig:
     """Where and how a twin runs."""
 
     host: str = "127.0.0.1"
-    """Its address; several twins live side by side on 127.0.0.x. The FCI fixes the ports: 1337, the hand's 1338."""
+    """Its address; several twins live side by side on 127.0.0.x. The FCI fixes the ports: 1337, the
+    hand's 1338."""
     clock: Literal["lockstep", "real"] = "lockstep"
     """`lockstep`: time passes only as granted, deterministically; `real`: 1 kHz of wall time."""
     patience: float = 1.0
@@ -49,29 +51,32 @@ class Twin:
     def now(self) -> float:
         """World time since the start, as of the last call [s].
 
-        `RobotState.time` runs ahead of it by a constant within one motion and by a different one in the next
-        (`sim.twin.server` says why): measure robot time from the motion's first state.
+        `RobotState.time` runs ahead of it by a constant within one motion and by a different one in
+        the next (`sim.twin.server` says why): measure robot time from the motion's first state.
         """
         return self._now
 
     def advance(self, seconds: float) -> float:
         """Lets `seconds` of world time pass (a multiple of 1 ms) and returns the new time [s].
 
-        In a lockstep motion each millisecond is one exchange with the client, so set the client's reference first. At
-        rest the world moves alone, under the robot's own hold.
+        In a lockstep motion each millisecond is one exchange with the client, so set the client's
+        reference first. At rest the world moves alone, under the robot's own hold.
 
         Raises:
             HandoffError: not a positive multiple of 1 ms, or the twin has died.
         """
         ticks = round(seconds / PERIOD)
         if ticks < 0 or abs(ticks * PERIOD - seconds) > 1e-9:
-            raise HandoffError(f"twin: cannot advance by {seconds} s, time passes in steps of {PERIOD} s.")
+            raise HandoffError(
+                f"twin: cannot advance by {seconds} s, time passes in steps of {PERIOD} s."
+            )
         self._now = self._ask("grant", ticks) * PERIOD
         return self._now
 
     @contextmanager
     def free_run(self) -> Iterator[None]:
-        """Inside, motions run as fast as the client answers; for blocking moves and for `join_motion`.
+        """Inside, motions run as fast as the client answers; for blocking moves and for
+        `join_motion`.
 
         At rest the world still stands, so what happens in it does not depend on wall time.
         """
@@ -82,21 +87,26 @@ class Twin:
             self._now = self._ask("free", False) * PERIOD
 
     def wait_for_motion(self, timeout: float = 5.0) -> None:
-        """Waits until the motion that the client is beginning has sent its first command; no world time passes.
+        """Waits until the motion that the client is beginning has sent its first command; no world
+        time passes.
 
-        Call it after every asynchronous `move`, before `advance`: otherwise granted time may pass before the motion.
+        Call it after every asynchronous `move`, before `advance`: otherwise granted time may pass
+        before the motion.
 
         Raises:
             HandoffError: no motion within `timeout` [s] of wall time.
         """
         if not self._ask("await_motion", timeout):
-            raise HandoffError(f"twin {self.host}: no motion began within {timeout} s. Did the client's move() fail?")
+            raise HandoffError(
+                f"twin {self.host}: no motion began within {timeout} s. Did the client's move() fail?"
+            )
 
     def wait_for_hand(self, count: int, timeout: float = 5.0) -> None:
-        """Waits until the hand has been asked for `count` actions since the start; no world time passes.
+        """Waits until the hand has been asked for `count` actions since the start; no world time
+        passes.
 
-        Moves, grasps and homings count, refused ones too. Call it after every asynchronous one, before `advance`:
-        otherwise granted time may pass before the hand has heard of it.
+        Moves, grasps and homings count, refused ones too. Call it after every asynchronous one,
+        before `advance`: otherwise granted time may pass before the hand has heard of it.
 
         Raises:
             HandoffError: fewer within `timeout` [s] of wall time, or the arm carries no hand.
@@ -131,20 +141,23 @@ class Twin:
     def stats(self) -> dict[str, float]:
         """Counts and times since the start.
 
-        `ticks`, `motion_ticks`, `lost_packets`, `success_rate` (of the last 100 commands), `motion_s` (wall seconds in
-        which a motion was open), `realtime_factor` (motion time over `motion_s`), and of that wall time `wait_s`
-        waiting for the client's commands, `world_s` stepping the world, `state_s` writing and sending states.
+        `ticks`, `motion_ticks`, `lost_packets`, `success_rate` (of the last 100 commands),
+        `motion_s` (wall seconds in which a motion was open), `realtime_factor` (motion time over
+        `motion_s`), and of that wall time `wait_s` waiting for the client's commands, `world_s`
+        stepping the world, `state_s` writing and sending states.
         """
         return self._ask("stats")
 
     def recorded(self) -> np.ndarray:
-        """(T,) of `protocol.STATE`: what the client was told in each tick of motion, oldest first."""
+        """(T,) of `protocol.STATE`: what the client was told in each tick of motion, oldest
+        first."""
         return self._ask("recorded")
 
     def _ask(self, *message: Any) -> Any:
         self._question += 1
         try:
-            # A twin that gave up has left its reason in the pipe although it no longer reads from it.
+            # A twin that gave up has left its reason in the pipe although it no longer reads from
+            # it.
             with suppress(BrokenPipeError):
                 self._pipe.send((self._question, *message))
             number, good, result = self._pipe.recv()
@@ -164,7 +177,8 @@ def start_twin(settings: TwinConfig, make_world: Callable[[], World]) -> Iterato
 
     Args:
         settings: address and clock.
-        make_world: builds the world in that process; must be picklable (a module's function or a `functools.partial`).
+        make_world: builds the world in that process; must be picklable (a module's function or a
+            `functools.partial`).
 
     Raises:
         HandoffError: a port is in use, the world cannot be built, or the process died.
@@ -172,7 +186,9 @@ def start_twin(settings: TwinConfig, make_world: Callable[[], World]) -> Iterato
     context = multiprocessing.get_context("spawn")
     pipe, far_end = context.Pipe()
     arguments = (settings, make_world, far_end)
-    process = context.Process(target=_serve, args=arguments, name=f"twin {settings.host}", daemon=True)
+    process = context.Process(
+        target=_serve, args=arguments, name=f"twin {settings.host}", daemon=True
+    )
     process.start()
     far_end.close()
     try:
@@ -203,7 +219,11 @@ def _greet(settings: TwinConfig, process: BaseProcess, pipe: Connection) -> Twin
 def _obituary(process: BaseProcess) -> str:
     process.join(5.0)
     code = process.exitcode
-    how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+    how = (
+        f"signal {signal.Signals(-code).name}"
+        if code is not None and code < 0
+        else f"exit code {code}"
+    )
     return f"the process has died ({how}). Was it killed, or is the computer out of memory?"
 
 

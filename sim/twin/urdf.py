@@ -1,8 +1,9 @@
 """The URDF that the twin hands to its client, generated from the MuJoCo model it simulates.
 
-libfranka builds its dynamics (pinocchio) and its rate limits from this text. It looks for joints whose names contain
-`joint1` to `joint7`, each with `<limit>` and `<position_based_velocity_limits>`, and for a link named exactly `link8`,
-the flange: with any other name its memory is corrupted.
+libfranka builds its dynamics (pinocchio) and its rate limits from this text. It looks for joints
+whose names contain `joint1` to `joint7`, each with `<limit>` and
+`<position_based_velocity_limits>`, and for a link named exactly `link8`, the flange: with any other
+name its memory is corrupted.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 def urdf_of_arm(model: mujoco.MjModel) -> str:
     """The arm `fr3_link0` .. `fr3_link7` of a compiled model, with the flange as `link8`.
 
-    Kinematics and inertial figures are those of the model; velocity, effort and position-dependent velocity limits are
-    those of `robots.franka.fr3`. Rotor inertia and damping have no place in the client's model and are left out.
+    Kinematics and inertial figures are those of the model; velocity, effort and position-dependent
+    velocity limits are those of `robots.franka.fr3`. Rotor inertia and damping have no place in the
+    client's model and are left out.
     """
     parts = ['<?xml version="1.0"?>\n<robot name="fr3">', _link(model, 0)]
     for number in range(1, 8):
@@ -44,7 +46,8 @@ def _link(model: mujoco.MjModel, number: int) -> str:
     R = _matrix(body.iquat)
     inertia = R @ np.diag(body.inertia) @ R.T
     entries = " ".join(
-        f'i{"xyz"[i]}{"xyz"[j]}="{inertia[i, j]:.17g}"' for i, j in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
+        f'i{"xyz"[i]}{"xyz"[j]}="{inertia[i, j]:.17g}"'
+        for i, j in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
     )
     return (
         f'<link name="link{number}"><inertial>{_origin(body.ipos, np.array([1.0, 0, 0, 0]))}'
@@ -68,7 +71,11 @@ def _joint(model: mujoco.MjModel, number: int) -> str:
 def _origin(position: np.ndarray, quaternion: np.ndarray) -> str:
     R = _matrix(quaternion)
     # Fixed-axis roll, pitch, yaw; no FR3 frame has a pitch of a right angle.
-    rpy = np.arctan2(R[2, 1], R[2, 2]), np.arctan2(-R[2, 0], np.hypot(R[2, 1], R[2, 2])), np.arctan2(R[1, 0], R[0, 0])
+    rpy = (
+        np.arctan2(R[2, 1], R[2, 2]),
+        np.arctan2(-R[2, 0], np.hypot(R[2, 1], R[2, 2])),
+        np.arctan2(R[1, 0], R[0, 0]),
+    )
     numbers = [" ".join(f"{value:.17g}" for value in triple) for triple in (position, rpy)]
     return f'<origin xyz="{numbers[0]}" rpy="{numbers[1]}"/>'
 

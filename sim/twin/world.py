@@ -16,9 +16,11 @@ class Hand(Protocol):
         ...
 
     def press(self, target: float, force: float) -> None:
-        """The fingers' servo goes for the opening `target` [m], each finger pressing with at most `force` [N].
+        """The fingers' servo goes for the opening `target` [m], each finger pressing with at most
+        `force` [N].
 
-        Holds from the next step on. A target beyond the travel, a negative opening too, is how the servo presses.
+        Holds from the next step on. A target beyond the travel, a negative opening too, is how the
+        servo presses.
         """
         ...
 
@@ -26,12 +28,14 @@ class Hand(Protocol):
 class World(Protocol):
     """An FR3 with a tool in some surroundings, advanced 1 ms at a time.
 
-    The arrays are the world's own buffers, overwritten by the next `step`: copy what must last. A task adds methods of
-    its own (`reset`, object poses), which the twin calls by name between steps.
+    The arrays are the world's own buffers, overwritten by the next `step`: copy what must last. A
+    task adds methods of its own (`reset`, object poses), which the twin calls by name between
+    steps.
     """
 
     ee_mass: float
-    """Mass of the end effector [kg]; the world compensates its gravity, as the robot does once it is configured."""
+    """Mass of the end effector [kg]; the world compensates its gravity, as the robot does once it
+    is configured."""
     ee_com: np.ndarray
     """(3,) its centre of mass in the flange frame [m]."""
     ee_inertia: np.ndarray
@@ -41,7 +45,8 @@ class World(Protocol):
 
     @property
     def hand(self) -> Hand | None:
-        """The hand, one and the same object as long as the world lives; None: the arm carries another tool."""
+        """The hand, one and the same object as long as the world lives; None: the arm carries
+        another tool."""
         ...
 
     @property
@@ -66,7 +71,8 @@ class World(Protocol):
 
     @property
     def tau_ext(self) -> np.ndarray:
-        """(7,) joint torques J^T F [Nm] of the forces that the surroundings exerted on the arm in the last step."""
+        """(7,) joint torques J^T F [Nm] of the forces that the surroundings exerted on the arm in
+        the last step."""
         ...
 
     @property
@@ -75,7 +81,8 @@ class World(Protocol):
         ...
 
     def step(self, tau: np.ndarray) -> None:
-        """Advances exactly 1 ms under joint torques `tau` (7,) [Nm] that exclude gravity (libfranka's convention).
+        """Advances exactly 1 ms under joint torques `tau` (7,) [Nm] that exclude gravity
+        (libfranka's convention).
 
         Raises:
             HandoffError: a torque or the state is not finite.

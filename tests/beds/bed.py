@@ -1,4 +1,5 @@
-"""Small vectorised worlds in NumPy: N of them, one class per problem, thousands of steps per second and row.
+"""Small vectorised worlds in NumPy: N of them, one class per problem, thousands of steps per second
+and row.
 
 Shape suffixes: N worlds, O observation, A action.
 """
@@ -36,7 +37,8 @@ class Outcome(NamedTuple):
 
 
 class Bed(ABC):
-    """N worlds of one problem, with episodes, time limit and automatic resets; a problem fills in five methods.
+    """N worlds of one problem, with episodes, time limit and automatic resets; a problem fills in
+    five methods.
 
     Args:
         num_envs: N.
@@ -82,12 +84,16 @@ class Bed(ABC):
         """(N, A) what a person does now; a function of the present.
 
         Args:
-            misjudged_N2: by how much they misjudge where the point is [m]; with 0 they always succeed.
+            misjudged_N2: by how much they misjudge where the point is [m]; with 0 they always
+                succeed.
         """
 
     def remaining(self) -> np.ndarray:
-        """(N,) way still to go until the problem is solved [m]; a problem that a person is to watch has one."""
-        raise HandoffError(f"bed: {type(self).__name__} has no remaining way, so a person cannot see a stall in it.")
+        """(N,) way still to go until the problem is solved [m]; a problem that a person is to watch
+        has one."""
+        raise HandoffError(
+            f"bed: {type(self).__name__} has no remaining way, so a person cannot see a stall in it."
+        )
 
     def toggled(self, action_NA: np.ndarray) -> np.ndarray:
         """(N,) bool: the hand would be told to turn round; nowhere unless a problem has a hand."""
@@ -120,7 +126,8 @@ class Bed(ABC):
         proposed: np.ndarray | None = None,
         policy_version: int = -1,
     ) -> tuple[Steps, Outcome]:
-        """Steps all worlds and returns what a learner is told of it; see `plain_steps` for the flags."""
+        """Steps all worlds and returns what a learner is told of it; see `plain_steps` for the
+        flags."""
         before, episode, number = self.observe(), self.episode.copy(), self.steps.copy()
         toggle = self.toggled(action_NA)
         outcome = self.step(action_NA)
@@ -143,10 +150,11 @@ class Bed(ABC):
 
 
 def rollouts(bed: Bed, act: Act, episodes: int, *, demo: bool = False) -> list[Steps]:
-    """The first `episodes` whole episodes of a fresh bed, one `Steps` per control step of all worlds.
+    """The first `episodes` whole episodes of a fresh bed, one `Steps` per control step of all
+    worlds.
 
-    They are those that began first, whenever they ended, so short ones are not preferred. Episodes of different worlds
-    are interleaved as they were made; unfinished ones are left out.
+    They are those that began first, whenever they ended, so short ones are not preferred. Episodes
+    of different worlds are interleaved as they were made; unfinished ones are left out.
 
     Raises:
         HandoffError: the bed has been stepped.
@@ -176,7 +184,9 @@ def success_rate(bed: Bed, act: Act, episodes: int) -> float:
         HandoffError: N does not divide `episodes`.
     """
     if episodes % bed.num_envs:
-        raise HandoffError(f"bed: {episodes} episodes in {bed.num_envs} worlds, expected a multiple of their number.")
+        raise HandoffError(
+            f"bed: {episodes} episodes in {bed.num_envs} worlds, expected a multiple of their number."
+        )
     solved = 0
     left = np.full(bed.num_envs, episodes // bed.num_envs)
     observation = bed.observe()

@@ -1,4 +1,5 @@
-"""BimodalReach: a point reaches a goal behind an obstacle; over it is as good as under it, and close by is best."""
+"""BimodalReach: a point reaches a goal behind an obstacle; over it is as good as under it, and
+close by is best."""
 
 from __future__ import annotations
 
@@ -16,12 +17,15 @@ HEIGHTS = (0.25, 0.7)
 
 
 class BimodalReach(Bed):
-    """A point in [0, 1] x [-1, 1] with a disc between start and goal; what would enter the disc stays where it was.
+    """A point in [0, 1] x [-1, 1] with a disc between start and goal; what would enter the disc
+    stays where it was.
 
-    Observation (O = 2): position [m]. Action: x, y. Solved: within `near` of (0.95, 0). Every step costs 1, so the
-    return is minus the number of steps; the shortest way takes about 10, and a mean of both ways never arrives.
+    Observation (O = 2): position [m]. Action: x, y. Solved: within `near` of (0.95, 0). Every step
+    costs 1, so the return is minus the number of steps; the shortest way takes about 10, and a mean
+    of both ways never arrives.
 
-    Scripted detours go up or down first, then across, then back: who has not chosen yet loses time but hits nothing.
+    Scripted detours go up or down first, then across, then back: who has not chosen yet loses time
+    but hits nothing.
     """
 
     observation_size, action_size, max_steps, near = 2, 2, 40, 0.08
@@ -55,7 +59,8 @@ class BimodalReach(Bed):
         return self.solved().astype(np.float32) - 1.0
 
     def expert(self, misjudged_N2: np.ndarray | float = 0.0) -> np.ndarray:
-        """See `Bed.expert`: the lowest of the scripted detours, over where the point is above and under where below."""
+        """See `Bed.expert`: the lowest of the scripted detours, over where the point is above and
+        under where below."""
         side_N = np.where(self.point[:, 1] >= 0.0, 1.0, -1.0)
         return _towards(self.point + misjudged_N2, self.goal, side_N * HEIGHTS[0])
 
@@ -73,7 +78,8 @@ def detours(bed: BimodalReach, seed: int, noise: float = 0.2, straight: float = 
         bed: whose worlds are acted in.
         seed: of sides, heights and noise.
         noise: deviation of the noise that is added to actions of length 1.
-        straight: share of the episodes that go straight on instead, and stay where the obstacle stops them.
+        straight: share of the episodes that go straight on instead, and stay where the obstacle
+            stops them.
     """
     rng = np.random.default_rng([seed, 6])
     episode_N = np.full(bed.num_envs, -1, np.int64)
@@ -85,13 +91,16 @@ def detours(bed: BimodalReach, seed: int, noise: float = 0.2, straight: float = 
             drawn_N[rng.random(bed.num_envs) < straight] = 0.0
         new_N = bed.episode != episode_N
         height_N[new_N], episode_N[:] = drawn_N[new_N], bed.episode
-        return _towards(bed.point, bed.goal, height_N) + noise * rng.standard_normal((bed.num_envs, 2))
+        return _towards(bed.point, bed.goal, height_N) + noise * rng.standard_normal(
+            (bed.num_envs, 2)
+        )
 
     return act
 
 
 def passed_above(path_TN2: np.ndarray) -> np.ndarray:
-    """(N,) 1 where the first point behind the obstacle's centre lies above it, -1 below, 0 where none lies behind."""
+    """(N,) 1 where the first point behind the obstacle's centre lies above it, -1 below, 0 where
+    none lies behind."""
     behind_TN = path_TN2[..., 0] > OBSTACLE[0]
     first_N = behind_TN.argmax(axis=0)
     height_N = path_TN2[first_N, np.arange(path_TN2.shape[1]), 1]
@@ -99,8 +108,11 @@ def passed_above(path_TN2: np.ndarray) -> np.ndarray:
 
 
 def _waypoint(point_N2: np.ndarray, goal_2: np.ndarray, height_N: np.ndarray) -> np.ndarray:
-    """(N, 2) the next corner of a detour at `height_N`: beside the start, beside the goal, then the goal itself."""
-    first_N2, second_N2 = (np.stack([np.full(len(point_N2), x), height_N], axis=1) for x in (0.15, 0.87))
+    """(N, 2) the next corner of a detour at `height_N`: beside the start, beside the goal, then the
+    goal itself."""
+    first_N2, second_N2 = (
+        np.stack([np.full(len(point_N2), x), height_N], axis=1) for x in (0.15, 0.87)
+    )
     side_N = np.sign(height_N)
     low_N = (point_N2[:, 0] < 0.25) & (side_N * point_N2[:, 1] < np.abs(height_N) - 0.04)
     across_N2 = np.where((point_N2[:, 0] < 0.85)[:, None], second_N2, goal_2)

@@ -1,4 +1,5 @@
-"""Data to learn from offline, made by scripted actors: of mixed quality, or in pieces that have to be put together."""
+"""Data to learn from offline, made by scripted actors: of mixed quality, or in pieces that have to
+be put together."""
 
 from __future__ import annotations
 
@@ -47,11 +48,13 @@ def joined(*parts: list[Steps]) -> list[Steps]:
 def maze_segments(
     segments: int, length: int = 15, seed: int = 0, noise: float = 0.3, goal_share: float = 0.1
 ) -> list[Steps]:
-    """Pieces of ways through PointMaze, all of `segments` at once, none of which leads from a start to the goal.
+    """Pieces of ways through PointMaze, all of `segments` at once, none of which leads from a start
+    to the goal.
 
-    Every piece begins anywhere and is on its way to some place, round the wall, until the goal is met or `length` steps
-    are over, which counts as a time limit. Out from behind the wall and back in are 8 steps each at the least, so with
-    at most 16 no piece is a solution: one has to be put together.
+    Every piece begins anywhere and is on its way to some place, round the wall, until the goal is
+    met or `length` steps are over, which counts as a time limit. Out from behind the wall and back
+    in are 8 steps each at the least, so with at most 16 no piece is a solution: one has to be put
+    together.
 
     Args:
         segments: their number.
@@ -64,7 +67,9 @@ def maze_segments(
         HandoffError: pieces of more than 16 steps.
     """
     if length > 16:
-        raise HandoffError(f"maze segments: length {length} is above 16 steps; a longer piece can be a solution.")
+        raise HandoffError(
+            f"maze segments: length {length} is above 16 steps; a longer piece can be a solution."
+        )
     rng = np.random.default_rng([seed, 4])
     maze = PointMaze(segments, seed)
     maze.point = _free_places(segments, rng)

@@ -1,4 +1,5 @@
-"""HazardReach: a point crosses a room to a goal; the shortest way leads through a hazard that stops nobody."""
+"""HazardReach: a point crosses a room to a goal; the shortest way leads through a hazard that stops
+nobody."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ HAZARD, RADIUS = np.array([0.5, 0.0]), 0.25
 class HazardReach(Bed):
     """A point in [0, 1] x [-1, 1]; a start on the left, the goal on the right, a disc between them.
 
-    Observation (O = 2): position [m]. Action: x, y. Every step pays minus the distance to the goal [m], until solved:
-    within `near` of (0.95, 0). Every step that ends in the disc costs 1 of what a constraint bounds: straight through
-    it are 9 steps, 5 of them in it; the expert goes around it in 12.
+    Observation (O = 2): position [m]. Action: x, y. Every step pays minus the distance to the goal
+    [m], until solved: within `near` of (0.95, 0). Every step that ends in the disc costs 1 of what
+    a constraint bounds: straight through it are 9 steps, 5 of them in it; the expert goes around it
+    in 12.
     """
 
     observation_size, action_size, max_steps, near = 2, 2, 40, 0.08
@@ -26,7 +28,8 @@ class HazardReach(Bed):
         self.point = np.zeros((num_envs, 2))
         self.goal = np.array([0.95, 0.0])
         self.inside = np.zeros(num_envs, bool)
-        """(N,) where the last step ended in the disc; also of a world that has started anew since."""
+        """(N,) where the last step ended in the disc; also of a world that has started anew
+        since."""
         super().__init__(num_envs, seed)
 
     def start(self, row: int, rng: np.random.Generator) -> None:

@@ -1,8 +1,10 @@
-"""Walks between neighbouring places of PointMaze, both ways equally often: a solution has to be put together.
+"""Walks between neighbouring places of PointMaze, both ways equally often: a solution has to be put
+together.
 
-`datasets.maze_segments` has targets anywhere, so what its actors do on average already leads out from behind the wall;
-here the directions cancel below the wall, and only values tell which of two walks to follow. (A walk that begins within
-reach of the goal is over at once, so above the wall more lead to the goal than away from it.)
+`datasets.maze_segments` has targets anywhere, so what its actors do on average already leads out
+from behind the wall; here the directions cancel below the wall, and only values tell which of two
+walks to follow. (A walk that begins within reach of the goal is over at once, so above the wall
+more lead to the goal than away from it.)
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ LENGTH = 40
 
 
 def maze_walks(walks: int, seed: int = 0, noise: float = 0.5) -> list[Steps]:
-    """Walks from one place, over the next, to the one behind it; or back. None visits both start and goal.
+    """Walks from one place, over the next, to the one behind it; or back. None visits both start
+    and goal.
 
     Args:
         walks: their number, all made at once.
@@ -48,7 +51,8 @@ def maze_walks(walks: int, seed: int = 0, noise: float = 0.5) -> list[Steps]:
 
 
 def _routes(walks: int) -> np.ndarray:
-    """(walks, LEGS + 1) numbers of places, in turn there and back from every place that has two neighbours on."""
+    """(walks, LEGS + 1) numbers of places, in turn there and back from every place that has two
+    neighbours on."""
     there = [range(first, first + LEGS + 1) for first in range(len(PLACES) - LEGS)]
     kinds = np.array([list(one) for one in there] + [list(one)[::-1] for one in there])
     return kinds[np.arange(walks) % len(kinds)]

@@ -1,4 +1,5 @@
-"""Pendulum: swing a rod up and hold it there with a weak motor; dense reward, no success. Gymnasium's Pendulum-v1."""
+"""Pendulum: swing a rod up and hold it there with a weak motor; dense reward, no success.
+Gymnasium's Pendulum-v1."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ MAX_TORQUE, MAX_SPEED = 2.0, 8.0
 class Pendulum(Bed):
     """A rod on a hinge; angle 0 [rad] is upright, and gravity is stronger than the motor.
 
-    Observation (O = 3): cosine and sine of the angle, velocity [rad/s]. Action: torque over `MAX_TORQUE`.
-    Reward: -(angle^2 + 0.1 velocity^2 + 0.001 torque^2) of the state before the step, the angle within pi of upright.
+    Observation (O = 3): cosine and sine of the angle, velocity [rad/s]. Action: torque over
+    `MAX_TORQUE`. Reward: -(angle^2 + 0.1 velocity^2 + 0.001 torque^2) of the state before the step,
+    the angle within pi of upright.
     """
 
     observation_size, action_size, max_steps, near = 3, 1, 200, 0.0
@@ -42,7 +44,9 @@ class Pendulum(Bed):
 
     def observe(self) -> np.ndarray:
         """See `Bed.observe`."""
-        return np.stack([np.cos(self.angle), np.sin(self.angle), self.velocity], axis=1).astype(np.float32)
+        return np.stack([np.cos(self.angle), np.sin(self.angle), self.velocity], axis=1).astype(
+            np.float32
+        )
 
     def solved(self) -> np.ndarray:
         """See `Bed.solved`: never; every episode lasts to the time limit."""
@@ -53,13 +57,17 @@ class Pendulum(Bed):
         return -self.cost
 
     def expert(self, misjudged_N2: np.ndarray | float = 0.0) -> np.ndarray:
-        """See `Bed.expert`: pumps energy up to that of the rod at rest upright, and holds it there once it is near.
+        """See `Bed.expert`: pumps energy up to that of the rod at rest upright, and holds it there
+        once it is near.
 
         Args:
             misjudged_N2: angle [rad] and velocity [rad/s] are taken for that much more.
         """
         misjudged_N2 = np.broadcast_to(misjudged_N2, (self.num_envs, 2))
-        angle, velocity = within_pi(self.angle + misjudged_N2[:, 0]), self.velocity + misjudged_N2[:, 1]
+        angle, velocity = (
+            within_pi(self.angle + misjudged_N2[:, 0]),
+            self.velocity + misjudged_N2[:, 1],
+        )
         # Energy over m l^2 / 3, 0 for the rod at rest upright.
         energy = 0.5 * velocity**2 + 1.5 * GRAVITY / LENGTH * (np.cos(angle) - 1.0)
         pump = -np.sign(energy) * np.where(velocity >= 0.0, 1.0, -1.0)
@@ -78,7 +86,8 @@ def within_pi(angle: np.ndarray) -> np.ndarray:
 
 
 def mean_return(bed: Pendulum, act: Act, episodes: int) -> float:
-    """Mean return of whole episodes of `act`, a function from (N, O) to (N, A); N divides `episodes`.
+    """Mean return of whole episodes of `act`, a function from (N, O) to (N, A); N divides
+    `episodes`.
 
     All worlds must stand at the start of an episode.
     """

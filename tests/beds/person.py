@@ -18,9 +18,9 @@ from tests.beds.bed import Act, Bed
 def expert_with(bed: Bed, skill: float, seed: int = 0) -> Act:
     """The bed's expert, who misjudges where the point is; what they observe is the bed itself.
 
-    In every episode the error is drawn anew around the same bias to the right: both grow with 1 - skill, in units of
-    what counts as near. Measured over 1,000 episodes, skill 1, 0.7 and 0.4 solve 100, 77 and 36 % of PointMaze and 100,
-    70 and 29 % of PointReach.
+    In every episode the error is drawn anew around the same bias to the right: both grow with 1 -
+    skill, in units of what counts as near. Measured over 1,000 episodes, skill 1, 0.7 and 0.4 solve
+    100, 77 and 36 % of PointMaze and 100, 70 and 29 % of PointReach.
 
     Args:
         bed: it acts in.
@@ -42,7 +42,9 @@ def expert_with(bed: Bed, skill: float, seed: int = 0) -> Act:
 def uniform(bed: Bed, seed: int = 0) -> Act:
     """Uniform actions; world i draws from a stream of its own."""
     rngs = [np.random.default_rng([seed, row, 2]) for row in range(bed.num_envs)]
-    return lambda observation_NO: np.stack([rng.uniform(-1.0, 1.0, bed.action_size) for rng in rngs])
+    return lambda observation_NO: np.stack(
+        [rng.uniform(-1.0, 1.0, bed.action_size) for rng in rngs]
+    )
 
 
 @config
@@ -56,7 +58,8 @@ class PersonConfig:
     half_life: int = 10_000
     """Steps of the environment, over all worlds, in which that probability halves."""
     patience: int = 5
-    """Steps without progress, or with actions far from the expert's, after which failure is predicted."""
+    """Steps without progress, or with actions far from the expert's, after which failure is
+    predicted."""
     progress: float = 0.01
     """Way [m] by which the remaining one must shrink to count as progress."""
     far: float = 1.0
@@ -73,7 +76,9 @@ class Person:
         act: how it acts; None acts as the bed's expert.
     """
 
-    def __init__(self, bed: Bed, config: PersonConfig | None = None, seed: int = 0, act: Act | None = None) -> None:
+    def __init__(
+        self, bed: Bed, config: PersonConfig | None = None, seed: int = 0, act: Act | None = None
+    ) -> None:
         self.bed, self.config = bed, config or PersonConfig()
         self.hand = act
         self.rngs = [np.random.default_rng([seed, row, 3]) for row in range(bed.num_envs)]
@@ -83,17 +88,23 @@ class Person:
         """(N,) steps of the running takeover still to come."""
         self.best = np.full(bed.num_envs, np.inf)
         """(N,) least remaining way in which there was progress [m]."""
-        self.stalled, self.astray = np.zeros(bed.num_envs, np.int64), np.zeros(bed.num_envs, np.int64)
+        self.stalled, self.astray = (
+            np.zeros(bed.num_envs, np.int64),
+            np.zeros(bed.num_envs, np.int64),
+        )
         """(N,) steps without progress; steps in a row with actions far from the expert's."""
 
     def act(self, proposed_NA: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What is executed instead of `proposed_NA`, (N, A), and where the person does it, (N,) bool."""
+        """What is executed instead of `proposed_NA`, (N, A), and where the person does it, (N,)
+        bool."""
         config, bed = self.config, self.bed
         expert_NA = bed.expert() if self.hand is None else self.hand(bed.observe())
         self._watch(proposed_NA, expert_NA)
         fails = (self.stalled >= config.patience) | (self.astray >= config.patience)
         probability = config.probability * 0.5 ** (self.made / config.half_life)
-        begins = fails & (self.left == 0) & (np.array([rng.random() for rng in self.rngs]) < probability)
+        begins = (
+            fails & (self.left == 0) & (np.array([rng.random() for rng in self.rngs]) < probability)
+        )
         self.left[begins] = config.hold
         acts = self.left > 0
         # Whom they have just helped is given time again.
@@ -118,7 +129,8 @@ Collect = Callable[[Learner, np.random.Generator], Steps]
 
 
 def collector(bed: Bed, person: Person | None = None) -> Collect:
-    """What `policies.rl.off_policy.online.learn` collects with: one step in every world, by the learner or the person."""
+    """What `policies.rl.off_policy.online.learn` collects with: one step in every world, by the
+    learner or the person."""
 
     def collect(learner: Learner, draw: np.random.Generator) -> Steps:
         proposed_NA = learner.act(bed.observe(), draw)

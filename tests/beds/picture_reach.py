@@ -21,8 +21,9 @@ CAMERA = ("above", PIXELS, PIXELS)
 class PictureReach(Bed):
     """A point in the unit square [-0.5, 0.5]^2. Action: x, y. Solved: within `near` of the goal.
 
-    Observation (O = 4): point (2), goal (2) [m]: the whole state. `photographed` leaves the point alone in the vector
-    and draws both. Blindly sweeping the square finds a seventh of it in an episode's time.
+    Observation (O = 4): point (2), goal (2) [m]: the whole state. `photographed` leaves the point
+    alone in the vector and draws both. Blindly sweeping the square finds a seventh of it in an
+    episode's time.
     """
 
     observation_size, action_size, max_steps, near = 4, 2, 25, 0.06

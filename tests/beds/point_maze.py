@@ -17,9 +17,11 @@ LOOKS = np.linspace(0.0, 1.0, 25)
 
 
 class PointMaze(Bed):
-    """A point in the unit square [0, 1]^2 with a wall in the middle: from below it to above it, round its end.
+    """A point in the unit square [0, 1]^2 with a wall in the middle: from below it to above it,
+    round its end.
 
-    Observation (O = 2): position [m]. Action: x, y. Solved: within `near` of the goal at (0.1, 0.9).
+    Observation (O = 2): position [m]. Action: x, y. Solved: within `near` of the goal at (0.1,
+    0.9).
     """
 
     observation_size, action_size, max_steps, near = 2, 2, 100, 0.1

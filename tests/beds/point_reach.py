@@ -1,4 +1,5 @@
-"""PointReach with a hand: a point grasps a thing, carries it to a goal and lets it go there. Sparse success."""
+"""PointReach with a hand: a point grasps a thing, carries it to a goal and lets it go there. Sparse
+success."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ APART = 0.2
 
 
 class PointReach(Bed):
-    """A point in the unit square [-0.5, 0.5]^2 with a hand; action: x, y, hand (below -0.5 closes, above 0.5 opens).
+    """A point in the unit square [-0.5, 0.5]^2 with a hand; action: x, y, hand (below -0.5 closes,
+    above 0.5 opens).
 
     Solved: the thing lies within `near` of the goal and the hand is open.
     Observation (O = 7): point (2), thing (2), goal (2) [m], hand (1 open, -1 closed).
@@ -77,7 +79,9 @@ class PointReach(Bed):
         largest = np.maximum(1.0, np.abs(way).max(axis=1, keepdims=True))
         # Closed on nothing it opens first.
         hand = np.where(
-            self.held, np.where(at_goal, 1.0, 0.0), np.where(~self.open, 1.0, np.where(at_thing, -1.0, 0.0))
+            self.held,
+            np.where(at_goal, 1.0, 0.0),
+            np.where(~self.open, 1.0, np.where(at_thing, -1.0, 0.0)),
         )
         stay = (~self.held & at_thing) | (self.held & at_goal)
         return np.concatenate([np.where(stay[:, None], 0.0, way / largest), hand[:, None]], axis=1)

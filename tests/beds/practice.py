@@ -27,7 +27,9 @@ class BedWorlds:
         cost: of the present (N,), where there is one.
     """
 
-    def __init__(self, bed: Bed, see: See, discount: float, cost: Callable[[], np.ndarray] | None = None) -> None:
+    def __init__(
+        self, bed: Bed, see: See, discount: float, cost: Callable[[], np.ndarray] | None = None
+    ) -> None:
         self.bed, self.num_envs = bed, bed.num_envs
         self._see, self._discount, self._cost = see, discount, cost
 
@@ -52,7 +54,9 @@ class BedWorlds:
             truncated_N=torch.from_numpy(outcome.truncated),
             final_seen=self._see(outcome.final_observation),
             success_N=torch.from_numpy(outcome.success),
-            cost_N=None if self._cost is None else torch.from_numpy(self._cost().astype(np.float32)),
+            cost_N=None
+            if self._cost is None
+            else torch.from_numpy(self._cost().astype(np.float32)),
         )
 
 

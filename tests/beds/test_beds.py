@@ -40,7 +40,9 @@ def test_the_short_way_costs_and_the_experts_does_not() -> None:
         cost = np.zeros(20)
         while not bed.finished:
             way = bed.goal - bed.point
-            outcome = bed.step(way / np.linalg.norm(way, axis=1, keepdims=True) if straight else bed.expert())
+            outcome = bed.step(
+                way / np.linalg.norm(way, axis=1, keepdims=True) if straight else bed.expert()
+            )
             cost += bed.cost()
             assert np.isfinite(outcome.reward).all()
         costs.append(cost.mean())
@@ -92,7 +94,9 @@ def test_the_time_limit_truncates_and_the_true_last_observation_is_told(bed: typ
 
 def test_running_episodes_have_different_numbers_for_ever() -> None:
     data = rollouts(PointReach(4, seed=0), uniform(PointReach(4, seed=0)), 10)
-    pairs = list(zip(column(data, "episode").tolist(), column(data, "number").tolist(), strict=True))
+    pairs = list(
+        zip(column(data, "episode").tolist(), column(data, "number").tolist(), strict=True)
+    )
     assert len(set(pairs)) == len(pairs)
 
 
@@ -119,7 +123,9 @@ def test_episodes_must_fill_the_worlds() -> None:
         success_rate(PointMaze(2), lambda observation: observation, 7)
 
 
-def placed(point: tuple[float, float], thing: tuple[float, float], goal: tuple[float, float]) -> PointReach:
+def placed(
+    point: tuple[float, float], thing: tuple[float, float], goal: tuple[float, float]
+) -> PointReach:
     """One world of PointReach in a given state, hand open."""
     bed = PointReach(1)
     bed.point[0], bed.thing[0], bed.goal[0] = point, thing, goal
@@ -166,7 +172,15 @@ def test_every_start_of_point_reach_needs_the_hand() -> None:
 
 def test_only_commands_that_turn_the_hand_are_toggles() -> None:
     bed = placed((0.0, 0.0), (0.4, 0.4), (-0.4, 0.4))
-    commands = [(1.0, False), (0.4, False), (-0.4, False), (-1.0, True), (-1.0, False), (0.0, False), (1.0, True)]
+    commands = [
+        (1.0, False),
+        (0.4, False),
+        (-0.4, False),
+        (-1.0, True),
+        (-1.0, False),
+        (0.0, False),
+        (1.0, True),
+    ]
     for command, toggles in commands:
         steps, _ = bed.transition(np.array([[0.0, 0.0, command]]))
         assert bool(steps.toggle[0]) is toggles
@@ -179,7 +193,11 @@ def test_the_wall_stops_and_its_end_lets_pass() -> None:
     for _ in range(4):
         maze.move(np.array([[0.0, 1.0], [0.0, 1.0]]))
     np.testing.assert_allclose(maze.point, [[0.3, 0.43], [0.62, 0.63]])
-    assert in_wall(np.array([[0.3, 0.46], [0.61, 0.5], [0.3, 0.44]])).tolist() == [True, False, False]
+    assert in_wall(np.array([[0.3, 0.46], [0.61, 0.5], [0.3, 0.44]])).tolist() == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_the_way_leads_to_the_walls_end_only_where_the_wall_is_between() -> None:
@@ -197,7 +215,8 @@ def test_a_person_takes_over_after_a_stall_for_the_time_of_a_takeover() -> None:
         assert np.array_equal(executed, maze.expert() if acts[0] else np.zeros((1, 2)))
         maze.step(executed)
         acted.append(bool(acts[0]))
-    # The first step is progress from nothing, three without follow; after two of help, which is progress, again three.
+    # The first step is progress from nothing, three without follow; after two of help, which is
+    # progress, again three.
     assert acted == [False, False, False, True, True, False, False, False]
 
 

@@ -9,7 +9,9 @@ from tests.beds.maze_walks import maze_walks
 
 def test_no_walk_leads_from_below_the_wall_to_the_goal():
     walks = maze_walks(120)
-    below = {int(e) for steps in walks for e in steps.episode[(steps.observation < 0.4).all(axis=1)]}
+    below = {
+        int(e) for steps in walks for e in steps.episode[(steps.observation < 0.4).all(axis=1)]
+    }
     there = {int(e) for steps in walks for e in steps.episode[steps.terminated]}
     assert len(below) > 30
     assert len(there) > 15
@@ -20,7 +22,10 @@ def test_below_the_wall_walks_go_there_and_back_equally_often():
     walks = maze_walks(600)
     below = [steps.observation[:, 1] < 0.45 for steps in walks]
     way = np.concatenate(
-        [(steps.next_observation - steps.observation)[rows] for steps, rows in zip(walks, below, strict=True)]
+        [
+            (steps.next_observation - steps.observation)[rows]
+            for steps, rows in zip(walks, below, strict=True)
+        ]
     )
     assert (np.abs(way.mean(axis=0)) < 0.1 * np.abs(way).mean(axis=0)).all()
 
@@ -45,7 +50,9 @@ def test_the_wanted_share_of_ways_goes_straight_on_and_stays_at_the_obstacle():
     ended = {
         int(episode): bool(arrived)
         for steps in data
-        for episode, arrived, late in zip(steps.episode, steps.terminated, steps.truncated, strict=True)
+        for episode, arrived, late in zip(
+            steps.episode, steps.terminated, steps.truncated, strict=True
+        )
         if arrived or late
     }
     assert len(ended) == 200
@@ -53,7 +60,10 @@ def test_the_wanted_share_of_ways_goes_straight_on_and_stays_at_the_obstacle():
 
 
 def test_straight_on_the_obstacle_is_in_the_way():
-    assert success_rate(BimodalReach(10, 0), lambda seen: np.tile([1.0, 0.0], (len(seen), 1)), 10) == 0.0
+    assert (
+        success_rate(BimodalReach(10, 0), lambda seen: np.tile([1.0, 0.0], (len(seen), 1)), 10)
+        == 0.0
+    )
 
 
 def test_the_side_is_read_off_behind_the_obstacles_centre():

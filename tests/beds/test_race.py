@@ -39,7 +39,9 @@ def broken(seed: int) -> float:
 
 
 def test_scores_come_in_the_order_of_the_seeds() -> None:
-    assert race({"one": partial(scaled, 1.0), "ten": partial(scaled, 10.0)}, seeds=(3, 1), processes=1) == {
+    assert race(
+        {"one": partial(scaled, 1.0), "ten": partial(scaled, 10.0)}, seeds=(3, 1), processes=1
+    ) == {
         "one": [3.0, 1.0],
         "ten": [30.0, 10.0],
     }
@@ -58,7 +60,11 @@ def test_runs_of_several_processes_are_elsewhere_with_one_thread_each() -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_every_answer_is_shown(processes: int, capsys: pytest.CaptureFixture[str]) -> None:
     race({"ten": partial(scaled, 10.0)}, seeds=(3, 1), processes=processes)
-    assert capsys.readouterr().out.splitlines() == ["ten, seed 3: 30.0", "ten, seed 1: 10.0", "ten: 30, 10"]
+    assert capsys.readouterr().out.splitlines() == [
+        "ten, seed 3: 30.0",
+        "ten, seed 1: 10.0",
+        "ten: 30, 10",
+    ]
 
 
 @pytest.mark.parametrize("processes", [1, 2])

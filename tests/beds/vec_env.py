@@ -1,4 +1,5 @@
-"""A bed as a `robots.interfaces.VecEnv`, so that what acts in simulated worlds and on arms can act in it.
+"""A bed as a `robots.interfaces.VecEnv`, so that what acts in simulated worlds and on arms can act
+in it.
 
 Shape suffixes: N worlds, O observation, A action.
 """
@@ -24,7 +25,9 @@ class BedEnv:
         rate_hz: actions per second of simulated time.
     """
 
-    def __init__(self, make: Callable[[int, int], Bed], num_envs: int = 1, rate_hz: float = 10.0) -> None:
+    def __init__(
+        self, make: Callable[[int, int], Bed], num_envs: int = 1, rate_hz: float = 10.0
+    ) -> None:
         self.bed = make(num_envs, 0)
         self.num_envs, self.rate_hz = num_envs, rate_hz
         self.observation_spec: Mapping[str, FieldSpec] = {
@@ -71,7 +74,8 @@ class BedEnv:
 
 
 class BedActions:
-    """A bed's actions are a learner's, and it knows itself when its hand turns round; a `real.corrections` `Actions`.
+    """A bed's actions are a learner's, and it knows itself when its hand turns round; a
+    `real.corrections` `Actions`.
 
     Args:
         bed: of the worlds.
@@ -94,7 +98,8 @@ class BedActions:
 
 
 class ExpertOperator:
-    """Takes over for whole stretches of steps, acting as the bed's expert does; implements `robots.interfaces.Operator`.
+    """Takes over for whole stretches of steps, acting as the bed's expert does; implements
+    `robots.interfaces.Operator`.
 
     Args:
         bed: of the worlds that are watched.
@@ -106,10 +111,14 @@ class ExpertOperator:
         self._bed, self._every, self._hold = bed, every, hold
         self._steps = 0
 
-    def reset(self, seeds: Sequence[int] | np.ndarray, worlds: Sequence[int] | np.ndarray | None = None) -> None:
+    def reset(
+        self, seeds: Sequence[int] | np.ndarray, worlds: Sequence[int] | np.ndarray | None = None
+    ) -> None:
         """See `Operator`; nothing hangs on episodes."""
 
-    def intervene(self, proposed: np.ndarray, observation: Observation | None = None) -> Intervention:
+    def intervene(
+        self, proposed: np.ndarray, observation: Observation | None = None
+    ) -> Intervention:
         """See `Operator`."""
         acts = self._steps % self._every >= self._every - self._hold
         segment = self._steps // self._every if acts else -1

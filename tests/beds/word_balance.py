@@ -1,4 +1,5 @@
-"""WordBalance: a place that runs away from a mark, and words that say which. An error grows unless it is mended."""
+"""WordBalance: a place that runs away from a mark, and words that say which. An error grows unless
+it is mended."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ WORDS = ("keep left", "keep right")
 MARK, NEAR = 0.5, 0.35
 """Where the marks are, to either side of 0, and how far from its mark a place is lost."""
 GROWTH, PUSH, SHAKE, START = 1.4, 0.4, 0.01, 0.05
-"""Of the distance in a step; of an action of 1; deviation of what shakes it; greatest distance at the start."""
+"""Of the distance in a step; of an action of 1; deviation of what shakes it; greatest distance at
+the start."""
 
 
 def target(right: np.ndarray) -> np.ndarray:
@@ -28,7 +30,8 @@ def expert(place: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 class WordBalance:
-    """Implements `robots.interfaces.VecEnv`; worlds stay ended until they are reset. One action at a time, in chunks of one.
+    """Implements `robots.interfaces.VecEnv`; worlds stay ended until they are reset. One action at
+    a time, in chunks of one.
 
     Solved: still near its mark after `limit` steps.
 
@@ -39,7 +42,10 @@ class WordBalance:
 
     def __init__(self, num_envs: int, limit: int) -> None:
         self.num_envs, self.rate_hz, self.limit = num_envs, 10.0, limit
-        self.observation_spec: Mapping[str, FieldSpec] = {"place": FieldSpec(shape=(1,)), INSTRUCTION: text_field(16)}
+        self.observation_spec: Mapping[str, FieldSpec] = {
+            "place": FieldSpec(shape=(1,)),
+            INSTRUCTION: text_field(16),
+        }
         self.action_spec = ActionSpec(low=(-1.0,), high=(1.0,))
         self.place, self.right = np.zeros(num_envs), np.zeros(num_envs, bool)
         self.steps, self.ended = np.zeros(num_envs, np.int64), np.ones(num_envs, bool)
@@ -47,7 +53,9 @@ class WordBalance:
 
     def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> Observation:
         """See `VecEnv.reset`."""
-        for row, seed in zip(range(self.num_envs) if worlds is None else worlds, seeds, strict=True):
+        for row, seed in zip(
+            range(self.num_envs) if worlds is None else worlds, seeds, strict=True
+        ):
             draw = np.random.default_rng(seed)
             self.right[row] = draw.random() < 0.5
             self.place[row] = target(self.right[row]) + draw.uniform(-START, START)
@@ -68,11 +76,16 @@ class WordBalance:
         reward = (run & ~lost).astype(np.float64).reshape(action.shape[:-1])
         seen, solved = self._observe(), self.ended & ~lost
         over = self.ended.copy()
-        return Step(seen, reward, over, np.zeros_like(over), seen, {"success": solved}, run.astype(np.int64))
+        return Step(
+            seen, reward, over, np.zeros_like(over), seen, {"success": solved}, run.astype(np.int64)
+        )
 
     def save(self) -> WorldState:
         """See `VecEnv.save`."""
-        return {name: getattr(self, name).copy() for name in ("place", "right", "steps", "ended", "shakes")}
+        return {
+            name: getattr(self, name).copy()
+            for name in ("place", "right", "steps", "ended", "shakes")
+        }
 
     def restore(self, state: WorldState, worlds: Sequence[int] | None = None) -> Observation:
         """See `VecEnv.restore`."""

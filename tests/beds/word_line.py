@@ -1,4 +1,5 @@
-"""WordLine: a point on a line, and words that say to which end. Nothing but the words tells which way is right."""
+"""WordLine: a point on a line, and words that say to which end. Nothing but the words tells which
+way is right."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ END, STRIDE, LIMIT = 1.0, 0.4, 12
 class WordLine:
     """Implements `robots.interfaces.VecEnv`; worlds stay ended until they are reset.
 
-    An action has two entries: the step, and one of no effect. Arriving at the named end pays 1, nothing else pays.
+    An action has two entries: the step, and one of no effect. Arriving at the named end pays 1,
+    nothing else pays.
 
     Args:
         num_envs: N.
@@ -26,14 +28,19 @@ class WordLine:
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs, self.rate_hz = num_envs, 10.0
-        self.observation_spec: Mapping[str, FieldSpec] = {"place": FieldSpec(shape=(1,)), INSTRUCTION: text_field(16)}
+        self.observation_spec: Mapping[str, FieldSpec] = {
+            "place": FieldSpec(shape=(1,)),
+            INSTRUCTION: text_field(16),
+        }
         self.action_spec = ActionSpec(low=(-1.0, -1.0), high=(1.0, 1.0))
         self.place, self.right = np.zeros(num_envs), np.zeros(num_envs, bool)
         self.steps, self.ended = np.zeros(num_envs, np.int64), np.ones(num_envs, bool)
 
     def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> Observation:
         """See `VecEnv.reset`."""
-        for row, seed in zip(range(self.num_envs) if worlds is None else worlds, seeds, strict=True):
+        for row, seed in zip(
+            range(self.num_envs) if worlds is None else worlds, seeds, strict=True
+        ):
             draw = np.random.default_rng(seed)
             self.place[row], self.right[row] = draw.uniform(-0.4, 0.4), draw.random() < 0.5
             self.steps[row], self.ended[row] = 0, False
@@ -59,7 +66,9 @@ class WordLine:
         truncated = self.ended & ~terminated
         seen = self._observe()
         told = reward if action.ndim == 3 else reward[:, 0]
-        return Step(seen, told, terminated, truncated, seen, {"success": success & terminated}, executed)
+        return Step(
+            seen, told, terminated, truncated, seen, {"success": success & terminated}, executed
+        )
 
     def save(self) -> WorldState:
         """See `VecEnv.save`."""

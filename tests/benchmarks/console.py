@@ -1,16 +1,22 @@
-"""How fast the console is: from a key to the arm, from a fault to hold, and what three viewers cost.
+"""How fast the console is: from a key to the arm, from a fault to hold, and what three viewers
+cost.
 
     python -m tests.benchmarks.console --json
 
-takeover_ms       from a key's own time stamp in a real browser (Chromium) to the moment at which the first action of
-                  the person is handed out in a running session of `reach` (20 Hz): median, 95th percentile, largest;
-                  limit 100 ms for the 95th
-arm_takeover_ms   likewise at an arm: `handoff deploy` with the simulated FR3 behind the robot's own protocol and a
+takeover_ms       from a key's own time stamp in a real browser (Chromium) to the moment at which
+the first action of
+                  the person is handed out in a running session of `reach` (20 Hz): median, 95th
+                  percentile, largest; limit 100 ms for the 95th
+arm_takeover_ms   likewise at an arm: `handoff deploy` with the simulated FR3 behind the robot's own
+protocol and a
                   policy of 10 Hz
-hold_ms           per fault the largest time until the robot's side is told to hold still; limit 200 ms
-server_share      of one core that the server's process takes while two cameras of 320 x 240 come at 30 Hz and steps at
-                  50 Hz, and go to three viewers; limit .25. Beside it the rates that the viewers got
-command_ms        95th percentile from a page's word to the robot's side, without viewers and with three and pictures
+hold_ms           per fault the largest time until the robot's side is told to hold still; limit 200
+ms server_share      of one core that the server's process takes while two cameras of 320 x 240 come
+at 30 Hz and steps at
+                  50 Hz, and go to three viewers; limit .25. Beside it the rates that the viewers
+                  got
+command_ms        95th percentile from a page's word to the robot's side, without viewers and with
+three and pictures
 """
 
 from __future__ import annotations
@@ -46,7 +52,9 @@ BEAT = 0.033
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object last")
     parser.add_argument("--takeovers", type=int, default=100)
     parser.add_argument("--faults", type=int, default=20, help="of each kind")
@@ -64,8 +72,11 @@ def main() -> None:
         print(json.dumps(figures))
 
 
-def takeovers(count: int, folder: Path, run: Callable[[Path, Any], None]) -> dict[str, float] | None:
-    """Keys pressed in a browser against actions handed out by a session in another process; None without Chromium."""
+def takeovers(
+    count: int, folder: Path, run: Callable[[Path, Any], None]
+) -> dict[str, float] | None:
+    """Keys pressed in a browser against actions handed out by a session in another process; None
+    without Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
         return None
@@ -117,7 +128,9 @@ def _practise(folder: Path, here: Any) -> None:
     def say(text: str) -> None:
         here.send(text.removeprefix("console  "))
 
-    practise("reach", "still", folder, ConsoleConfig(port=0), HilOperator(kind="console"), None, say)
+    practise(
+        "reach", "still", folder, ConsoleConfig(port=0), HilOperator(kind="console"), None, say
+    )
 
 
 def _deploy(folder: Path, here: Any) -> None:
@@ -147,7 +160,8 @@ def _watch(viewer: Page, acted: list[tuple[float, bool]]) -> None:
 
 
 def _first(acted: list[tuple[float, bool]], at: float) -> float | None:
-    """When the person's first action after a key was handed out; None if none was within half a second."""
+    """When the person's first action after a key was handed out; None if none was within half a
+    second."""
     return next((when for when, person in acted if person and at <= when <= at + 0.5), None)
 
 
@@ -205,7 +219,9 @@ def faults(count: int, folder: Path) -> dict[str, float]:
                 began = time.monotonic()
                 relay.cut()
                 _until(lambda: line.command().mode is Mode.HOLD)
-                worst["network cut"] = max(worst.get("network cut", 0.0), 1e3 * (time.monotonic() - began))
+                worst["network cut"] = max(
+                    worst.get("network cut", 0.0), 1e3 * (time.monotonic() - began)
+                )
             # Nobody tells the server that the page is gone: another takes control.
             other = Page(opened, "carol")
             other.say(kind="claim", force=True)
@@ -217,7 +233,9 @@ def faults(count: int, folder: Path) -> dict[str, float]:
                 connection, began = line.connection, time.monotonic()
                 os.kill(opened.process.pid, signal.SIGKILL)
                 _until(lambda: line.command().mode is Mode.HOLD)
-                worst["server killed"] = max(worst.get("server killed", 0.0), 1e3 * (time.monotonic() - began))
+                worst["server killed"] = max(
+                    worst.get("server killed", 0.0), 1e3 * (time.monotonic() - began)
+                )
                 _until(partial(_newer, line, connection), 30.0)
     return worst
 
@@ -260,10 +278,12 @@ def streaming(seconds: float, folder: Path) -> dict[str, Any]:
         used = (after.user + after.system) - (before.user + before.system)
         figures["server_share"] = round(used / passed, 3)
         figures["states_per_s"] = [
-            round((now["states"] - then["states"]) / passed, 1) for now, then in zip(got, seen, strict=True)
+            round((now["states"] - then["states"]) / passed, 1)
+            for now, then in zip(got, seen, strict=True)
         ]
         figures["frames_per_s"] = [
-            round((now["frames"] - then["frames"]) / passed, 1) for now, then in zip(got, seen, strict=True)
+            round((now["frames"] - then["frames"]) / passed, 1)
+            for now, then in zip(got, seen, strict=True)
         ]
         figures["command_ms"] = {"alone": _spread(alone), "with three viewers": _spread(loaded)}
         for thread in threads:
@@ -331,8 +351,20 @@ def _steps(line: Line, ending: threading.Event) -> None:
     due, number = time.monotonic(), 0
     while not ending.is_set():
         number += 1
-        told = {"episode": number // 500, "step": number, "reward": 0.3, "probability": 0.1, "person": False}
-        told |= {"hand": 0.04, "sequence": -1, "time": time.time(), "q": [0.1] * 7, "grasp_pose": [0.1] * 6}
+        told = {
+            "episode": number // 500,
+            "step": number,
+            "reward": 0.3,
+            "probability": 0.1,
+            "person": False,
+        }
+        told |= {
+            "hand": 0.04,
+            "sequence": -1,
+            "time": time.time(),
+            "q": [0.1] * 7,
+            "grasp_pose": [0.1] * 6,
+        }
         line.tell({"kind": "step", "told": told})
         due += 0.02
         time.sleep(max(0.0, due - time.monotonic()))
@@ -340,7 +372,11 @@ def _steps(line: Line, ending: threading.Event) -> None:
 
 def _spread(times: list[float]) -> dict[str, float]:
     low, high = np.percentile(times, [50, 95])
-    return {"median": round(float(low), 1), "p95": round(float(high), 1), "largest": round(max(times), 1)}
+    return {
+        "median": round(float(low), 1),
+        "p95": round(float(high), 1),
+        "largest": round(max(times), 1),
+    }
 
 
 def _until(true: Callable[[], bool], seconds: float = 10.0) -> None:

@@ -2,15 +2,18 @@
 
     python -m tests.benchmarks.edp --json
 
-actor_ms        one update of the actor by EDP: denoising loss and Q of the one-step guess, one prediction for both
-chain_ms        the same with Q of an action that is drawn along the whole chain, gradients through every step
+actor_ms        one update of the actor by EDP: denoising loss and Q of the one-step guess, one
+prediction for both chain_ms        the same with Q of an action that is drawn along the whole
+chain, gradients through every step
                 (Diffusion-QL), and a second prediction for the denoising loss
 actor_ratio     actor_ms / chain_ms
 update_ms       a whole update of EDP in its IQL form, whose critics draw no action
-td3_update_ms   likewise in its TD3 form, whose critics' targets draw one with DDIM in `--steps` steps
-update_ratio    update_ms over a whole update that climbs through the chain, its targets drawn along the chain too
+td3_update_ms   likewise in its TD3 form, whose critics' targets draw one with DDIM in `--steps`
+steps update_ratio    update_ms over a whole update that climbs through the chain, its targets drawn
+along the chain too
 
-Actor of 256x3 units, critics of 256x3, batch 256, K levels; milliseconds of processor time of one thread, medians.
+Actor of 256x3 units, critics of 256x3, batch 256, K levels; milliseconds of processor time of one
+thread, medians.
 """
 
 from __future__ import annotations
@@ -33,14 +36,20 @@ OBSERVATION, ACTION, BATCH = 20, 7, 256
 
 def main() -> None:
     """Measures and prints; one JSON object when asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--levels", type=int, default=20, help="K")
     parser.add_argument("--steps", type=int, default=5, help="of the sampler in the TD3 form")
     parser.add_argument("--updates", type=int, default=15, help="measured of each kind")
     arguments = parser.parse_args()
     figures = measure(arguments.levels, arguments.steps, arguments.updates)
-    print(json.dumps(figures) if arguments.json else "\n".join(f"{name:15s} {v}" for name, v in figures.items()))
+    print(
+        json.dumps(figures)
+        if arguments.json
+        else "\n".join(f"{name:15s} {v}" for name, v in figures.items())
+    )
 
 
 def measure(levels: int, steps: int, updates: int) -> dict[str, Any]:
@@ -66,7 +75,8 @@ def measure(levels: int, steps: int, updates: int) -> dict[str, Any]:
 
 
 def chain_loss(learner: Edp, batch: Transitions) -> torch.Tensor:
-    """Diffusion-QL's loss of the actor (arXiv 2208.06193): Q is climbed through every step of the sampler."""
+    """Diffusion-QL's loss of the actor (arXiv 2208.06193): Q is climbed through every step of the
+    sampler."""
     net = learner.networks
     features = net.seen(batch.seen)
     noise = torch.randn(len(learner.grid) + 1, batch.rows, ACTION)

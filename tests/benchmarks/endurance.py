@@ -1,11 +1,13 @@
-"""Random actions for thousands of episodes on every FR3 task: is anything ever not finite, too fast, or growing?
+"""Random actions for thousands of episodes on every FR3 task: is anything ever not finite, too
+fast, or growing?
 
     python -m tests.benchmarks.endurance --episodes 10000 --json
 
-Each world keeps an action for a random while (8 control periods on average): actions drawn anew each period cancel out
-and never leave the start. Prints per task: episodes, environment steps, successes by chance, the largest joint and body
-speeds, how far any body got from the base, and the growth of memory between the first tenth and the end. A state that
-is not finite stops the run with the guard's message (`sim.vec_env`).
+Each world keeps an action for a random while (8 control periods on average): actions drawn anew
+each period cancel out and never leave the start. Prints per task: episodes, environment steps,
+successes by chance, the largest joint and body speeds, how far any body got from the base, and the
+growth of memory between the first tenth and the end. A state that is not finite stops the run with
+the guard's message (`sim.vec_env`).
 """
 
 from __future__ import annotations
@@ -30,14 +32,15 @@ def endure(task: str, episodes: int, *, randomized: bool = False) -> dict[str, A
     """Random actions until `episodes` have ended.
 
     Returns:
-        `joint_speed` [rad/s], `body_speed` [m/s], `body_spin` [rad/s], `distance` [m]: largest ever;
-        `successes`, `episodes`, `steps`, `seconds`, `memory_growth_mb`.
+        `joint_speed` [rad/s], `body_speed` [m/s], `body_spin` [rad/s], `distance` [m]: largest
+        ever; `successes`, `episodes`, `steps`, `seconds`, `memory_growth_mb`.
     """
     worlds = make_worlds(WorldConfig(task=task, randomized=randomized), WORLDS)
     engine: Any = worlds.engine  # type: ignore[attr-defined]
     free = [name for name, a in engine.layout.qpos.items() if _is_free(engine, name)]
     rng = np.random.default_rng(0)
-    # Actions are drawn in the space's own bounds; targets without bounds do not occur on these tasks.
+    # Actions are drawn in the space's own bounds; targets without bounds do not occur on these
+    # tasks.
     low, high = np.array(worlds.action_spec.low), np.array(worlds.action_spec.high)
     worlds.reset(range(WORLDS))
     largest = dict.fromkeys(("joint_speed", "body_speed", "body_spin", "distance"), 0.0)
@@ -83,7 +86,9 @@ def _is_free(engine: Any, name: str) -> bool:
 
 def main() -> None:
     """Runs the tasks one after another; the last line is one JSON object when asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--randomized", action="store_true")
@@ -93,7 +98,11 @@ def main() -> None:
     for task in arguments.tasks:
         results[task] = endure(task, arguments.episodes, randomized=arguments.randomized)
         print(task, results[task], file=sys.stderr, flush=True)
-    print(json.dumps(results) if arguments.json else "\n".join(f"{task}: {r}" for task, r in results.items()))
+    print(
+        json.dumps(results)
+        if arguments.json
+        else "\n".join(f"{task}: {r}" for task, r in results.items())
+    )
 
 
 if __name__ == "__main__":

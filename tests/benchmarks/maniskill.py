@@ -1,4 +1,5 @@
-"""Steps per second of ManiSkill's own loop, the yardstick: python -m tests.benchmarks.maniskill --json"""
+"""Steps per second of ManiSkill's own loop, the yardstick: python -m tests.benchmarks.maniskill
+--json"""
 
 from __future__ import annotations
 
@@ -12,16 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from sim.engines.maniskill_task import ManiSkillConfig, environment_arguments, find_task, make_environment
+from sim.engines.maniskill_task import (
+    ManiSkillConfig,
+    environment_arguments,
+    find_task,
+    make_environment,
+)
 
 WARM_UP_STEPS = 20
 
 
 def steps_per_second(task: str = "PickCube-v1", seconds: float = 10.0) -> float:
-    """Environment steps per second of `gym.make(task)` on the CPU with state observations, in one thread.
+    """Environment steps per second of `gym.make(task)` on the CPU with state observations, in one
+    thread.
 
-    The loop is the plain one: random actions, `env.step`, `env.reset` when an episode is over. Time limit and rewards
-    are ManiSkill's own.
+    The loop is the plain one: random actions, `env.step`, `env.reset` when an episode is over. Time
+    limit and rewards are ManiSkill's own.
 
     Raises:
         HandoffError: ManiSkill or a Vulkan driver is missing.
@@ -37,7 +44,11 @@ def steps_per_second(task: str = "PickCube-v1", seconds: float = 10.0) -> float:
     env: Any = make_environment(f"maniskill {task}", partial(gymnasium.make, task), arguments)
     try:
         space = env.unwrapped.single_action_space
-        actions = np.random.default_rng(0).uniform(space.low, space.high, size=(256, *space.shape)).astype(np.float32)
+        actions = (
+            np.random.default_rng(0)
+            .uniform(space.low, space.high, size=(256, *space.shape))
+            .astype(np.float32)
+        )
         env.reset(seed=0)
         start, steps, passed = time.perf_counter(), -WARM_UP_STEPS, 0.0
         while passed < seconds:

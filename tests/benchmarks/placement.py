@@ -2,21 +2,24 @@
 
     python -m tests.benchmarks.placement --json
 
-A small flowing policy that reads acts in the worlds of `pick_by_name`, with as many steps of its flow as make inference
-and simulation cost about the same; nothing is learned meanwhile.
+A small flowing policy that reads acts in the worlds of `pick_by_name`, with as many steps of its
+flow as make inference and simulation cost about the same; nothing is learned meanwhile.
 
-hybrid_speedup          steps of environments per second of the pipeline of two parts over those of the sequential loop;
+hybrid_speedup          steps of environments per second of the pipeline of two parts over those of
+the sequential loop;
                         2 would be two cores without any loss
 disaggregated_speedup   likewise with worlds elsewhere that are waited for
-profile_error           largest difference between a placement's predicted rate and the measured one, as a share of it
-balance                 inference over simulation, as they were measured at first
-overlap                 a part's simulation and another's inference, over the time of both together: how much of two
+profile_error           largest difference between a placement's predicted rate and the measured
+one, as a share of it balance                 inference over simulation, as they were measured at
+first overlap                 a part's simulation and another's inference, over the time of both
+together: how much of two
                         cores there was; 2 at most, without the way between processes
 
-cores                   two processes that only count, over one alone: what the machine gives two busy processes
+cores                   two processes that only count, over one alone: what the machine gives two
+busy processes
 
-All take turns in rounds, by the clock; figures are medians over rounds, and `spread` holds their quartiles. A host that
-gives the two cores to others meanwhile shows in `cores` and `overlap`.
+All take turns in rounds, by the clock; figures are medians over rounds, and `spread` holds their
+quartiles. A host that gives the two cores to others meanwhile shows in `cores` and `overlap`.
 """
 
 from __future__ import annotations
@@ -53,7 +56,15 @@ from robots.spec import FieldSpec
 from sim.evaluation.evaluate import practice_env
 
 DECISIONS, PARTS, MOST_STEPS = 12, 2, 32
-FIELDS = ("grasp_pose", "width", "width_target", "red_cube", "green_cube", "blue_cube", "yellow_cube")
+FIELDS = (
+    "grasp_pose",
+    "width",
+    "width_target",
+    "red_cube",
+    "green_cube",
+    "blue_cube",
+    "yellow_cube",
+)
 
 
 class Loops(NamedTuple):
@@ -66,7 +77,9 @@ class Loops(NamedTuple):
 
 def policy_for(env: Any, task: str) -> VlaPolicy:
     model = VlaConfig(
-        backbone=BackboneConfig(scratch=ScratchConfig(width=64, layers=2, heads=4, feedforward=128)),
+        backbone=BackboneConfig(
+            scratch=ScratchConfig(width=64, layers=2, heads=4, feedforward=128)
+        ),
         train_backbone="all",
         observation_fields=FIELDS,
         anchor_field=None,
@@ -90,7 +103,9 @@ def actor_for(policy: VlaPolicy, steps: int) -> FlowActor:
     return FlowActor(policy, FlowNoiseConfig(steps=steps), "chunk", None)
 
 
-def costs(policy: VlaPolicy, worlds: ChunkWorlds, steps: int, times: int = 5) -> tuple[float, float]:
+def costs(
+    policy: VlaPolicy, worlds: ChunkWorlds, steps: int, times: int = 5
+) -> tuple[float, float]:
     """Median seconds of inference and of simulation for all worlds."""
     actor, generator, found = actor_for(policy, steps), torch.Generator().manual_seed(0), []
     for _ in range(times):
@@ -116,7 +131,8 @@ def balanced(policy: VlaPolicy, worlds: ChunkWorlds) -> int:
 
 @contextmanager
 def loops(worlds: int) -> Iterator[tuple[VlaPolicy, list[Any]]]:
-    """The policy, and its worlds in the three placements, twice: the profile measures in others than the rollouts."""
+    """The policy, and its worlds in the three placements, twice: the profile measures in others
+    than the rollouts."""
     protocol = compose("pick_vla_ppo").protocol
     make = partial(practice_env, protocol)
     envs: list[Any] = []
@@ -173,7 +189,12 @@ def run(worlds: int, rounds: int) -> dict[str, Any]:
                 pieces.seconds[piece] += seconds
             for kind, one in zip(Loops._fields, loop, strict=True):
                 rates[kind].append(rate(one))
-    about = {"cores": float(np.median(given)), "balance": infer / simulate, "flow_steps": steps, "worlds": worlds}
+    about = {
+        "cores": float(np.median(given)),
+        "balance": infer / simulate,
+        "flow_steps": steps,
+        "worlds": worlds,
+    }
     return figures(rates, pieces) | about
 
 
@@ -181,8 +202,12 @@ def figures(rates: dict[str, list[float]], pieces: Measured) -> dict[str, Any]:
     measured = {kind: float(np.median(found)) for kind, found in rates.items()}
     predicted = {kind: one.steps_per_s for kind, one in predict(pieces, DECISIONS).items()}
     errors = {kind: abs(predicted[kind] / measured[kind] - 1.0) for kind in measured}  # type: ignore[index]
-    ratios = {kind: np.divide(rates[kind], rates["collocated"]) for kind in ("hybrid", "disaggregated")}
-    median = {piece: float(np.median(seconds)) for piece, seconds in pieces.seconds.items() if seconds}
+    ratios = {
+        kind: np.divide(rates[kind], rates["collocated"]) for kind in ("hybrid", "disaggregated")
+    }
+    median = {
+        piece: float(np.median(seconds)) for piece, seconds in pieces.seconds.items() if seconds
+    }
     return {
         **{f"{kind}_speedup": float(np.median(found)) for kind, found in ratios.items()},
         "profile_error": max(errors.values()),
@@ -196,7 +221,9 @@ def figures(rates: dict[str, list[float]], pieces: Measured) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object and nothing else")
     parser.add_argument("--worlds", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9)

@@ -1,34 +1,43 @@
-"""How fast soft actor-critic learns on one processor core, against peers and against its own matrix products.
+"""How fast soft actor-critic learns on one processor core, against peers and against its own matrix
+products.
 
     python -m tests.benchmarks.rl --json --peers PEERS/bin/python
 
-An update is one critic step, one actor step and one of the temperature on 256 transitions (state of 20 entries, action
-of 7), networks of 256 and 256 units, in float32. The plain form is SAC as the peers have it: ReLU without LayerNorm,
-two critics, the entropy in the target, the critics' minimum for the actor.
+An update is one critic step, one actor step and one of the temperature on 256 transitions (state of
+20 entries, action of 7), networks of 256 and 256 units, in float32. The plain form is SAC as the
+peers have it: ReLU without LayerNorm, two critics, the entropy in the target, the critics' minimum
+for the actor.
 
-sbx_ratio, sb3_ratio    updates per second against SBX (JAX) and stable-baselines3 (PyTorch), minibatches drawn from a
-                        replay by each and a call per update, as both are used by default and a robot needs it; null
-                        with a reason where they are not installed
-sbx_loop_ratio          against SBX with all updates of a turn in one call, compiled to one loop: for many updates per
+sbx_ratio, sb3_ratio    updates per second against SBX (JAX) and stable-baselines3 (PyTorch),
+minibatches drawn from a
+                        replay by each and a call per update, as both are used by default and a
+                        robot needs it; null with a reason where they are not installed
+sbx_loop_ratio          against SBX with all updates of a turn in one call, compiled to one loop:
+for many updates per
                         step of the environment
-matmul_share            updates per second of the plain form over those that its matrix products alone would allow: the
-                        same shapes, transposed alike, forward and backward, back to back by `torch.mm`
-matmul_share_fastest    likewise, every product by the faster of `torch.mm` and the one that the learner uses, which on
+matmul_share            updates per second of the plain form over those that its matrix products
+alone would allow: the
+                        same shapes, transposed alike, forward and backward, back to back by
+                        `torch.mm`
+matmul_share_fastest    likewise, every product by the faster of `torch.mm` and the one that the
+learner uses, which on
                         some processors is twice as fast: the stricter of the two
-ensemble_speedup        ten critics, two of them asked for the target, against the same update in a loop over ten
-                        single critics of torch's own layers, each with its loss, its fused Adam and its target; the
-                        default form, tanh and LayerNorm in all networks
+ensemble_speedup        ten critics, two of them asked for the target, against the same update in a
+loop over ten
+                        single critics of torch's own layers, each with its loss, its fused Adam and
+                        its target; the default form, tanh and LayerNorm in all networks
 ensemble_speedup_rlpd   likewise with ReLU, and LayerNorm in the critics only
-ensemble_speedup_joint  the default form against ten networks asked in a loop, with one loss and one Adam: a harder bar
-updates_per_s           of every contender
+ensemble_speedup_joint  the default form against ten networks asked in a loop, with one loss and one
+Adam: a harder bar updates_per_s           of every contender
 
-Each contender is a process on the same core with one thread; they take turns in short rounds, and a figure is the
-median over rounds of the ratio within a round, so a busy machine harms all alike. Rates are per second of processor
-time; those that end in `_wall` are by the clock.
+Each contender is a process on the same core with one thread; they take turns in short rounds, and a
+figure is the median over rounds of the ratio within a round, so a busy machine harms all alike.
+Rates are per second of processor time; those that end in `_wall` are by the clock.
 
 The peers need an environment of their own:
 
-    python3.11 -m venv PEERS && PEERS/bin/pip install torch==2.13.0 stable-baselines3==2.9.2 sbx-rl==0.28.0
+    python3.11 -m venv PEERS && PEERS/bin/pip install torch==2.13.0 stable-baselines3==2.9.2
+    sbx-rl==0.28.0
 """
 
 from __future__ import annotations
@@ -102,7 +111,9 @@ class Contender:
 
 def main() -> None:
     """Measures and prints; the last line is one JSON object when asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     parser.add_argument("--rounds", type=int, default=15, help="turns that every contender has")
     parser.add_argument("--updates", type=int, default=20, help="updates of a turn")
@@ -117,7 +128,11 @@ def main() -> None:
         for contender in contenders.values():
             contender.close()
     found = figures(contenders, arguments.updates) | {"reasons": reasons}
-    print(json.dumps(found) if arguments.json else "\n".join(f"{name:28s} {v}" for name, v in found.items()))
+    print(
+        json.dumps(found)
+        if arguments.json
+        else "\n".join(f"{name:28s} {v}" for name, v in found.items())
+    )
 
 
 def start(peers: Path | None) -> tuple[dict[str, Contender], dict[str, str]]:
@@ -150,7 +165,9 @@ def figures(contenders: dict[str, Contender], updates: int) -> dict[str, Any]:
             pairs = zip(seconds[own], seconds.get(other, []), strict=False)
             ratios = [theirs / ours for ours, theirs in pairs]
             found[name + suffix] = round(statistics.median(ratios), 3) if ratios else None
-        rates = {name: round(updates / statistics.median(spent), 1) for name, spent in seconds.items()}
+        rates = {
+            name: round(updates / statistics.median(spent), 1) for name, spent in seconds.items()
+        }
         found["updates_per_s" + suffix] = rates
     return found
 

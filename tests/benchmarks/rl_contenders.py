@@ -2,9 +2,9 @@
 
     PYTHON tests/benchmarks/rl_contenders.py NAME
 
-It says `ready`, then reads numbers of updates from its input, a line each, makes them and answers with one JSON object:
-seconds of processor time and by the clock. `sb3` and `sbx` need nothing of Handoff and run in an environment of their
-own; the others are run from the root of the repository.
+It says `ready`, then reads numbers of updates from its input, a line each, makes them and answers
+with one JSON object: seconds of processor time and by the clock. `sb3` and `sbx` need nothing of
+Handoff and run in an environment of their own; the others are run from the root of the repository.
 """
 
 from __future__ import annotations
@@ -68,12 +68,15 @@ def contenders() -> dict[str, Callable[[], Callable[[int], Any]]]:
 
 
 def handoff(form: str, critics: int, sampling: bool = True) -> Callable[[int], None]:
-    """Ours. `plain` is SAC as the peers have it (ReLU, entropy in the target, minimum for the actor).
+    """Ours. `plain` is SAC as the peers have it (ReLU, entropy in the target, minimum for the
+    actor).
 
     Args:
-        form: plain, rlpd (ReLU, LayerNorm in the critics, no entropy, mean) or hil_serl (tanh, LayerNorm in all).
+        form: plain, rlpd (ReLU, LayerNorm in the critics, no entropy, mean) or hil_serl (tanh,
+            LayerNorm in all).
         critics: members of the ensemble; of ten, two are asked for the target.
-        sampling: whether the minibatches are drawn from a replay, as the peers' are, or there is one for all updates.
+        sampling: whether the minibatches are drawn from a replay, as the peers' are, or there is
+            one for all updates.
     """
     learner = _sac(form, critics)
     replay, draw = _replay(), np.random.default_rng(0)
@@ -87,13 +90,14 @@ def handoff(form: str, critics: int, sampling: bool = True) -> Callable[[int], N
 
 
 def loop(form: str, critics: int, joint: bool) -> Callable[[int], None]:
-    """The same update with every critic a module of its own, written the usual way with torch's layers.
+    """The same update with every critic a module of its own, written the usual way with torch's
+    layers.
 
     Args:
         form: rlpd or hil_serl.
         critics: modules.
-        joint: whether they share one loss, one backward pass and one optimiser, and are only asked one after another;
-            or every one of them has its own, as a single critic has.
+        joint: whether they share one loss, one backward pass and one optimiser, and are only asked
+            one after another; or every one of them has its own, as a single critic has.
     """
     import torch
     from torch import Tensor, nn
@@ -111,7 +115,10 @@ def loop(form: str, critics: int, joint: bool) -> Callable[[int], None]:
             layers: list[nn.Module] = []
             for before, after in pairwise((OBSERVATION + ACTION, *HIDDEN)):
                 layers.append(nn.Linear(before, after))
-                layers += [nn.LayerNorm(after, eps=1e-6), nn.ReLU() if form == "rlpd" else nn.Tanh()]
+                layers += [
+                    nn.LayerNorm(after, eps=1e-6),
+                    nn.ReLU() if form == "rlpd" else nn.Tanh(),
+                ]
             return nn.Sequential(*layers, nn.Linear(HIDDEN[-1], 1))
 
         def forward(self, inputs: Tensor, members: Tensor | None = None) -> Tensor:
@@ -122,7 +129,9 @@ def loop(form: str, critics: int, joint: bool) -> Callable[[int], None]:
     net: Any = learner.networks
     net.critic, net.critic_target = Loop(), Loop().requires_grad_(False)
     learner.optimizers["critic"] = torch.optim.Adam(net.critic.parameters(), 3e-4, fused=True)
-    optimizers = [torch.optim.Adam(member.parameters(), 3e-4, fused=True) for member in net.critic.members]
+    optimizers = [
+        torch.optim.Adam(member.parameters(), 3e-4, fused=True) for member in net.critic.members
+    ]
     batch = _replay().sample(BATCH, np.random.default_rng(0))
 
     def update_critics(batch: Any) -> dict[str, Tensor]:
@@ -130,7 +139,9 @@ def loop(form: str, critics: int, joint: bool) -> Callable[[int], None]:
             value_B = learner.next_value(learner.features(batch.next_seen))
             target_B = batch.reward_B + batch.discount_B * value_B
         inputs = torch.cat([learner.features(batch.seen), batch.action_BA], dim=1)
-        for member, slow, optimizer in zip(net.critic.members, net.critic_target.members, optimizers, strict=True):
+        for member, slow, optimizer in zip(
+            net.critic.members, net.critic_target.members, optimizers, strict=True
+        ):
             loss = nn.functional.mse_loss(member(inputs)[:, 0], target_B)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -167,7 +178,12 @@ def _sac(form: str, critics: int) -> Any:
     else:
         sizes = MlpSizes(hidden=HIDDEN, activation="relu", layer_norm=False)
         config = SacConfig(
-            critic=sizes, actor=sizes, critics=critics, subset=subset, actor_value="min", backup_entropy=True
+            critic=sizes,
+            actor=sizes,
+            critics=critics,
+            subset=subset,
+            actor_value="min",
+            backup_entropy=True,
         )
     return Sac(config, Sizes(observation=OBSERVATION, action=ACTION), seed=0)
 
@@ -196,11 +212,13 @@ def _replay() -> Any:
 
 
 def products(critics: int, fastest: bool) -> Callable[[int], None]:
-    """The matrix products of an update of the plain form and nothing else, in float32: what no update can beat.
+    """The matrix products of an update of the plain form and nothing else, in float32: what no
+    update can beat.
 
     Args:
         critics: members of the ensemble.
-        fastest: takes for every product the faster of `torch.mm` and the one that the learner uses; or `torch.mm`.
+        fastest: takes for every product the faster of `torch.mm` and the one that the learner uses;
+            or `torch.mm`.
     """
     import torch
 
@@ -241,7 +259,9 @@ def products(critics: int, fastest: bool) -> Callable[[int], None]:
 
 
 def _call(multiply: Callable[..., Any], left: Any, right: Any, out: Any) -> Callable[[], Any]:
-    return (lambda: multiply(left, right)) if out is None else (lambda: multiply(left, right, out=out))
+    return (
+        (lambda: multiply(left, right)) if out is None else (lambda: multiply(left, right, out=out))
+    )
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -256,12 +276,13 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def stable_baselines(library: str, at_once: bool = False) -> Callable[[int], None]:
-    """SAC of stable-baselines3 (PyTorch) or SBX (JAX), as they come; their default networks are 256, 256, ReLU.
+    """SAC of stable-baselines3 (PyTorch) or SBX (JAX), as they come; their default networks are
+    256, 256, ReLU.
 
     Args:
         library: its package.
-        at_once: whether all updates are one call, which SBX compiles to one loop; or a call each, as both do when they
-            update once per step of the environment, their default.
+        at_once: whether all updates are one call, which SBX compiles to one loop; or a call each,
+            as both do when they update once per step of the environment, their default.
     """
     import gymnasium
     import torch
@@ -287,7 +308,9 @@ def stable_baselines(library: str, at_once: bool = False) -> Callable[[int], Non
     for _ in range(STORED):
         seen = draw.standard_normal((2, 1, OBSERVATION)).astype(np.float32)
         action = draw.uniform(-1.0, 1.0, (1, ACTION)).astype(np.float32)
-        model.replay_buffer.add(seen[0], seen[1], action, draw.standard_normal(1), np.zeros(1), [{}])
+        model.replay_buffer.add(
+            seen[0], seen[1], action, draw.standard_normal(1), np.zeros(1), [{}]
+        )
 
     def advance(updates: int) -> None:
         for _ in range(1 if at_once else updates):

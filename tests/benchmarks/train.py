@@ -2,16 +2,20 @@
 
     python -m tests.benchmarks.train --json
 
-steps_per_s            updates of the state policy: U-Net of 63.6 million parameters (widths 256, 512, 1024, embedding
-                       128), batch 64, by the loop that `pretrain` runs (AdamW and moving average included)
-image_steps_per_s      the same with pictures: ResNet-18 on 96x96 px cropped to 84x84, two observed steps, batch 8
-plain_steps_per_s      the state policy written the usual way: the same sizes with torch's `Conv1d`, in float32
-image_plain_steps_per_s  the image policy likewise
-peak_memory_gb         largest resident memory of the process that trained the state policy; image_peak_memory_gb
+steps_per_s            updates of the state policy: U-Net of 63.6 million parameters (widths 256,
+512, 1024, embedding
+                       128), batch 64, by the loop that `pretrain` runs (AdamW and moving average
+                       included)
+image_steps_per_s      the same with pictures: ResNet-18 on 96x96 px cropped to 84x84, two observed
+steps, batch 8 plain_steps_per_s      the state policy written the usual way: the same sizes with
+torch's `Conv1d`, in float32 image_plain_steps_per_s  the image policy likewise
+peak_memory_gb         largest resident memory of the process that trained the state policy;
+image_peak_memory_gb
                        that of the image policy
 
-Rates are per second of processor time of one thread, medians, hence the same on a busy machine, caches apart; those
-that end in `_wall` are by the clock. Every policy learns in a process of its own.
+Rates are per second of processor time of one thread, medians, hence the same on a busy machine,
+caches apart; those that end in `_wall` are by the clock. Every policy learns in a process of its
+own.
 """
 
 from __future__ import annotations
@@ -40,19 +44,29 @@ STATE_BATCH, IMAGE_BATCH, PIXELS, WARM_UP = 64, 8, 96, 2
 
 def main() -> None:
     """Measures and prints; the last line is one JSON object when asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     parser.add_argument("--updates", type=int, default=10, help="measured updates of each policy")
-    parser.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto", help="of the products")
+    parser.add_argument(
+        "--precision", choices=("auto", "bf16", "fp32"), default="auto", help="of the products"
+    )
     arguments = parser.parse_args()
     figures: dict[str, Any] = {}
     for pictures in (False, True):
         for plain in (False, True):
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
                 precision = "fp32" if plain else arguments.precision
-                figures |= process.submit(measure, pictures, plain, precision, arguments.updates).result()
+                figures |= process.submit(
+                    measure, pictures, plain, precision, arguments.updates
+                ).result()
             print(", ".join(f"{name} {value}" for name, value in figures.items()), file=sys.stderr)
-    print(json.dumps(figures) if arguments.json else "\n".join(f"{name:30s} {v}" for name, v in figures.items()))
+    print(
+        json.dumps(figures)
+        if arguments.json
+        else "\n".join(f"{name:30s} {v}" for name, v in figures.items())
+    )
 
 
 def measure(pictures: bool, plain: bool, precision: str, updates: int) -> dict[str, Any]:
@@ -86,7 +100,9 @@ def measure(pictures: bool, plain: bool, precision: str, updates: int) -> dict[s
     return {
         f"{prefix}steps_per_s": round(1.0 / statistics.median(cpu[WARM_UP:]), 3),
         f"{prefix}steps_per_s_wall": round(1.0 / statistics.median(wall[WARM_UP:]), 3),
-        f"{prefix}peak_memory_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2),
+        f"{prefix}peak_memory_gb": round(
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2
+        ),
         f"{prefix}parameters": sum(parameter.numel() for parameter in model.parameters()),
         f"{prefix}precision": resolved,
     }
@@ -110,7 +126,9 @@ def _policy(pictures: bool, plain: bool, precision: str) -> tuple[nn.Module, Obj
     )
     count, size = (256, ACTION) if pictures else (1024, OBSERVATION)
     picture = (PIXELS, PIXELS, 3)
-    shapes = Shapes.of_vector(size, ACTION, None)._replace(sensors={"image": picture} if pictures else {})
+    shapes = Shapes.of_vector(size, ACTION, None)._replace(
+        sensors={"image": picture} if pictures else {}
+    )
     module = DiffusionPolicy(sizes, shapes)
     if plain:
         _make_plain(module)
@@ -120,9 +138,13 @@ def _policy(pictures: bool, plain: bool, precision: str) -> tuple[nn.Module, Obj
         torch.arange(count)[:, None].expand(count, STEPS),
         torch.randn(count, HORIZON, ACTION),
         torch.zeros(count, HORIZON, dtype=torch.bool),
-        {"image": Frames([torch.randint(0, 256, (count, *picture), dtype=torch.uint8)])} if pictures else {},
+        {"image": Frames([torch.randint(0, 256, (count, *picture), dtype=torch.uint8)])}
+        if pictures
+        else {},
     )
-    return module, imitation_objective(module, windows, IMAGE_BATCH if pictures else STATE_BATCH, 0, precision)
+    return module, imitation_objective(
+        module, windows, IMAGE_BATCH if pictures else STATE_BATCH, 0, precision
+    )
 
 
 def _make_plain(model: nn.Module) -> None:

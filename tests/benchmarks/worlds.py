@@ -2,12 +2,15 @@
 
     python -m tests.benchmarks.worlds --json
 
-rollout_ratio     worlds of pick_cube (state) against bare `mujoco.rollout` replaying the very same states and controls,
+rollout_ratio     worlds of pick_cube (state) against bare `mujoco.rollout` replaying the very same
+states and controls,
                   same model, same substeps, one thread; the limit is 1.
-core_scaling      environment steps per second of two worker processes against one, in chunks of 8 actions;
-                  core_scaling_limit is that of the same work split over two processes that exchange nothing, so what
-                  the machine itself allows.
-maniskill_ratio   environment steps per second of one core against ManiSkill's own CPU PickCube-v1 (its Panda has meshes
+core_scaling      environment steps per second of two worker processes against one, in chunks of 8
+actions;
+                  core_scaling_limit is that of the same work split over two processes that exchange
+                  nothing, so what the machine itself allows.
+maniskill_ratio   environment steps per second of one core against ManiSkill's own CPU PickCube-v1
+(its Panda has meshes
                   where our arm has primitive shapes); null when ManiSkill is not installed.
 rgb_images_per_s  pictures of 128x128 from two cameras per second of one core, physics included.
 
@@ -38,7 +41,9 @@ IMAGE_WORLDS = 16
 
 def main() -> None:
     """Measures and prints; the last line is one JSON object when asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     parser.add_argument("--blocks", type=int, default=10, help="alternating blocks per comparison")
     arguments = parser.parse_args()
@@ -47,8 +52,14 @@ def main() -> None:
     figures: dict[str, Any] = {}
     for measure in (rollout, cores, maniskill, images):
         figures |= measure(arguments.blocks)
-        print(", ".join(f"{name} {_short(value)}" for name, value in figures.items()), file=sys.stderr)
-    print(json.dumps(figures) if arguments.json else "\n".join(f"{name:28s} {v}" for name, v in figures.items()))
+        print(
+            ", ".join(f"{name} {_short(value)}" for name, value in figures.items()), file=sys.stderr
+        )
+    print(
+        json.dumps(figures)
+        if arguments.json
+        else "\n".join(f"{name:28s} {v}" for name, v in figures.items())
+    )
 
 
 def rollout(blocks: int) -> dict[str, float]:
@@ -72,14 +83,17 @@ def rollout(blocks: int) -> dict[str, float]:
         state = worlds.save()
         ours.append(_seconds(lambda actions=actions: [worlds.step(action) for action in actions]))
         after = worlds.save()
-        # Once more, recording; then the bare calls alone. Both physics blocks do exactly the same work.
+        # Once more, recording; then the bare calls alone. Both physics blocks do exactly the same
+        # work.
         worlds.restore(state)
         engine._pool.rollout = recording
         for action in actions:
             worlds.step(action)
         engine._pool.rollout = bare
         assert np.array_equal(worlds.save()["physics"], after["physics"])
-        theirs.append(_seconds(lambda: [bare(*arguments, **keywords) for arguments, keywords in recorded]))
+        theirs.append(
+            _seconds(lambda: [bare(*arguments, **keywords) for arguments, keywords in recorded])
+        )
         recorded.clear()
         if block == 0:
             ours.clear()
@@ -110,7 +124,9 @@ def cores(blocks: int) -> dict[str, float]:
         for block in range(2 * blocks + 1):
             chunks = rng.uniform(-1, 1, (CHUNKS_PER_BLOCK, WORLDS, CHUNK, one.action_spec.size))
             seconds = [
-                _seconds(lambda worlds=worlds, chunks=chunks: [worlds.step(chunk) for chunk in chunks])
+                _seconds(
+                    lambda worlds=worlds, chunks=chunks: [worlds.step(chunk) for chunk in chunks]
+                )
                 for worlds in (one, two)
             ]
             free = [_seconds(lambda group=group: _together(group)) for group in (whole, halves)]
@@ -154,7 +170,9 @@ def _step_alone(num_envs: int, pipe: Connection) -> None:
     pipe.send("ready")
     try:
         while pipe.recv():
-            chunks = rng.uniform(-1, 1, (CHUNKS_PER_BLOCK, num_envs, CHUNK, worlds.action_spec.size))
+            chunks = rng.uniform(
+                -1, 1, (CHUNKS_PER_BLOCK, num_envs, CHUNK, worlds.action_spec.size)
+            )
             for chunk in chunks:
                 worlds.step(chunk)
             pipe.send("done")
@@ -189,7 +207,10 @@ def maniskill(blocks: int) -> dict[str, float | None]:
         seconds = _seconds(lambda actions=actions: [worlds.step(action) for action in actions])
         ratios.append(WORLDS * STEPS_PER_BLOCK / seconds / peers[-1])
     worlds.close()
-    return {"maniskill_ratio": statistics.median(ratios), "maniskill_env_steps_per_s": statistics.median(peers)}
+    return {
+        "maniskill_ratio": statistics.median(ratios),
+        "maniskill_env_steps_per_s": statistics.median(peers),
+    }
 
 
 def images(blocks: int) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""A stage for tests: adds one to what its inputs hold, keeps count of its runs, and can be told to fail."""
+"""A stage for tests: adds one to what its inputs hold, keeps count of its runs, and can be told to
+fail."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ class CountingConfig:
     fail: str = ""
 
 
-def run(config: CountingConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: CountingConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     if config.tally:
         with open(config.tally, "a") as file:
             file.write("ran\n")

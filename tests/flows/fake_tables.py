@@ -1,4 +1,5 @@
-"""Tables without a robot: all that deploys an episode, with an arm that obeys at once and fails when it is told."""
+"""Tables without a robot: all that deploys an episode, with an arm that obeys at once and fails
+when it is told."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ SEED = 7
 class ConnectedArm(FakeArm):
     """A context manager with a flight recorder, as `FrankaArm` is. Every event goes to `told`."""
 
-    def __init__(self, clock: FakeClock, pose: np.ndarray, told: Callable[[str], None] = lambda event: None) -> None:
+    def __init__(
+        self, clock: FakeClock, pose: np.ndarray, told: Callable[[str], None] = lambda event: None
+    ) -> None:
         super().__init__(clock, pose)
         self.flange_T_ee = np.eye(4)
         self.recorder: FlightRecorder | None = None
@@ -129,7 +132,9 @@ class _Policy:
 
     def __call__(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
         self.table.infer()
-        return np.broadcast_to(np.float32(self.action), (1, self.contract.horizon, len(self.action))).copy()
+        return np.broadcast_to(
+            np.float32(self.action), (1, self.contract.horizon, len(self.action))
+        ).copy()
 
 
 class PushTable(Table):
@@ -186,7 +191,9 @@ class TaskTable(Table):
 
     def run(self) -> Any:
         extra = {"qpos": FieldSpec(shape=(9,), dtype="float64", about="of the scene")}
-        schema = deploy_schema(self.policy.contract, extra, self.config.loop.stream_hz, "base", coordinates=3)
+        schema = deploy_schema(
+            self.policy.contract, extra, self.config.loop.stream_hz, "base", coordinates=3
+        )
         with EpisodeStore.create(self.path, schema) as store:
             return deploy_task.run_start(self.config, _twin(self), self.policy, SEED, store)
 
@@ -206,7 +213,9 @@ class OverseenTable(Table):
         self.line = FakeLine()
         say(self.line, Mode.POLICY)
         settings = OversightConfig()
-        operator = ConsoleOperator(STEPS, TakeoverConfig(), self.line, "ada", 10.0, lambda: b"", self.clock.now)
+        operator = ConsoleOperator(
+            STEPS, TakeoverConfig(), self.line, "ada", 10.0, lambda: b"", self.clock.now
+        )
         self.oversight = Oversight(operator, settings, self.plane, 10.0, operator.told)
         self.scene: Any = None
 
@@ -223,7 +232,9 @@ class OverseenTable(Table):
         return TEE.copy()
 
     def run(self) -> Any:
-        schema = deploy_schema(self.policy.contract, deploy.EXTRA, self.session.loop.stream_hz, overseen=True)
+        schema = deploy_schema(
+            self.policy.contract, deploy.EXTRA, self.session.loop.stream_hz, overseen=True
+        )
         bench: Any = SimpleNamespace(
             robot=self.robot,
             place=self.place,

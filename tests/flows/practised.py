@@ -7,7 +7,8 @@ STAGES = ("ingest", "pretrain", "evaluate_pretrained", "finetune", "evaluate_tea
 
 
 def made_by(recipe: str, seed: int, root: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Artifacts by stage, up to the practised policy's evaluation; imitation and practice have this seed."""
+    """Artifacts by stage, up to the practised policy's evaluation; imitation and practice have this
+    seed."""
     from flows.compose import compose
     from flows.pipeline import stages
     from flows.runner.stage import run_stage
@@ -18,5 +19,7 @@ def made_by(recipe: str, seed: int, root: Path, overrides: tuple[str, ...] = ())
     for stage in stages(compose(recipe, [*seeds, "evaluate.videos=0", *overrides])):
         if stage.name in STAGES:
             inputs = {name: made[upstream.name] for name, upstream in stage.inputs.items()}
-            made[stage.name] = run_stage(stage, inputs, root / str(seed), no_progress, isolate=False).artifact
+            made[stage.name] = run_stage(
+                stage, inputs, root / str(seed), no_progress, isolate=False
+            ).artifact
     return made

@@ -11,8 +11,12 @@ from flows.session.worlds import make_session_worlds
 
 
 @pytest.mark.parametrize("task", ["pick_cube", "peg_insert"])
-def test_the_expert_leaves_what_they_have_solved_on_changing_ways_waits_and_returns(task: str) -> None:
-    fields = {"pick_cube": ("goal_offset", "width", "width_target"), "peg_insert": ("tip_offset",)}[task]
+def test_the_expert_leaves_what_they_have_solved_on_changing_ways_waits_and_returns(
+    task: str,
+) -> None:
+    fields = {"pick_cube": ("goal_offset", "width", "width_target"), "peg_insert": ("tip_offset",)}[
+        task
+    ]
     world = HilWorld(task=task, rate_hz=10.0, observation_fields=fields, max_steps=120)
     env, engine = make_session_worlds(world, on_end="freeze", endless=True)
     after, ways, waited = [], [], []

@@ -1,4 +1,5 @@
-"""Composition: defaults from the classes, values from YAML and overrides, and clear words for what does not fit."""
+"""Composition: defaults from the classes, values from YAML and overrides, and clear words for what
+does not fit."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ DENOISERS = ("mlp", "unet", "unet_image", "transformer", "flow")
 
 def chosen(name: str, folder: Path) -> list[str]:
     """Overrides that choose a policy, with what it cannot do without."""
-    return [f"+policy={name}", *([f"{FAMILY}.backbone.folder={folder}"] if name in ("vla", "token_vla") else [])]
+    return [
+        f"+policy={name}",
+        *([f"{FAMILY}.backbone.folder={folder}"] if name in ("vla", "token_vla") else []),
+    ]
 
 
 @pytest.mark.parametrize("name", available())
@@ -72,10 +76,16 @@ def test_bad_override_is_named_by_its_path(overrides: list[str], message: str) -
 
 @pytest.mark.parametrize("way", ["dppo", "best_of_n"])
 def test_practice_stands_before_all_that_follows_imitation(way: str) -> None:
-    composed = compose("demo", [f"+finetune={way}", "finetune.learning.rollouts=3", "finetune.learning.reward.step=-1"])
+    composed = compose(
+        "demo",
+        [f"+finetune={way}", "finetune.learning.rollouts=3", "finetune.learning.reward.step=-1"],
+    )
     assert composed.finetune is not None
     assert composed.finetune.learning.practice.kind == way
-    assert (composed.finetune.learning.rollouts, composed.finetune.learning.reward.step) == (3, -1.0)
+    assert (composed.finetune.learning.rollouts, composed.finetune.learning.reward.step) == (
+        3,
+        -1.0,
+    )
     made = {stage.name: stage for stage in stages(composed, fetch=False)}
     assert made["finetune"].config.protocol == composed.protocol
     for after in ("distil", "evaluate_teacher", "evaluate_control", "export_teacher"):
@@ -112,10 +122,17 @@ def test_a_policy_of_the_group_brings_its_network_and_its_rates() -> None:
     assert denoiser(unet) == UnetConfig()
     assert unet.pretrain.policy.n_obs_steps == 2
     training = unet.pretrain.training
-    assert (training.learning_rate, training.warmup_steps, training.betas) == (1e-4, 500, (0.95, 0.999))
+    assert (training.learning_rate, training.warmup_steps, training.betas) == (
+        1e-4,
+        500,
+        (0.95, 0.999),
+    )
     transformer = compose("demo", ["+policy=transformer"])
     assert denoiser(transformer) == TransformerConfig()
-    assert (transformer.pretrain.training.weight_decay, transformer.pretrain.training.decay) == (0.1, "matrices")
+    assert (transformer.pretrain.training.weight_decay, transformer.pretrain.training.decay) == (
+        0.1,
+        "matrices",
+    )
     assert compose("demo", ["+policy=mlp"]) == compose("demo")
 
 
@@ -149,13 +166,24 @@ def test_an_override_reaches_the_chosen_family() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([f"{FAMILY}.kl_weight=3"], "'pretrain.policy.kl_weight'. Does the key belong to another policy family"),
-        ([f"family@{FAMILY}=act", f"{FAMILY}.kl_wieght=3"], "did you mean 'pretrain.policy.kl_weight'"),
-        ([f"family@{FAMILY}=act", f"{FAMILY}.kl_weight=much"], "'pretrain.policy.kl_weight' is 'much'"),
+        (
+            [f"{FAMILY}.kl_weight=3"],
+            "'pretrain.policy.kl_weight'. Does the key belong to another policy family",
+        ),
+        (
+            [f"family@{FAMILY}=act", f"{FAMILY}.kl_wieght=3"],
+            "did you mean 'pretrain.policy.kl_weight'",
+        ),
+        (
+            [f"family@{FAMILY}=act", f"{FAMILY}.kl_weight=much"],
+            "'pretrain.policy.kl_weight' is 'much'",
+        ),
         (["+policy=bcc"], "bcc"),
     ],
 )
-def test_a_key_that_the_family_does_not_have_is_named_by_its_path(overrides: list[str], message: str) -> None:
+def test_a_key_that_the_family_does_not_have_is_named_by_its_path(
+    overrides: list[str], message: str
+) -> None:
     with pytest.raises(HandoffError) as caught:
         compose("demo", overrides)
     assert message in str(caught.value)
@@ -171,12 +199,18 @@ def test_push_t_from_pictures_is_the_paper_at_the_protocol_that_shows_them() -> 
     assert (model.n_obs_steps, model.horizon, model.n_action_steps) == (2, 16, 8)
     assert denoiser(composed) == UnetConfig(widths=(512, 1024, 2048), time_embedding=128)
     assert (training.batch_size, training.learning_rate, training.weight_decay) == (64, 1e-4, 1e-6)
-    assert (training.betas, training.schedule, training.warmup_steps) == ((0.95, 0.999), "cosine", 500)
+    assert (training.betas, training.schedule, training.warmup_steps) == (
+        (0.95, 0.999),
+        "cosine",
+        500,
+    )
     assert (training.ema_power, training.device, composed.evaluate.device) == (0.75, "cuda", "cuda")
 
 
 def test_push_t_from_pictures_can_be_tried_out_without_a_gpu() -> None:
-    composed = compose("push_t_image", ["pretrain.training.device=cpu", "pretrain.training.steps=3"])
+    composed = compose(
+        "push_t_image", ["pretrain.training.device=cpu", "pretrain.training.steps=3"]
+    )
     assert (composed.pretrain.training.device, composed.evaluate.device) == ("cpu", "cpu")
 
 
@@ -186,13 +220,22 @@ def test_an_override_reaches_the_chosen_network() -> None:
 
 
 def test_a_key_of_another_network_is_named_by_its_path() -> None:
-    with pytest.raises(HandoffError, match=r"'pretrain\.policy\.network\.width', did you mean 'widths'"):
+    with pytest.raises(
+        HandoffError, match=r"'pretrain\.policy\.network\.width', did you mean 'widths'"
+    ):
         compose("demo", ["pretrain.policy.network.kind=unet"])
 
 
 def test_a_small_backbone_and_groups_are_reached_by_overrides() -> None:
-    reads = [f"family@{FAMILY}=token_vla", f"{FAMILY}.backbone.folder=null", f"{FAMILY}.observation_fields=[agent]"]
-    small = [f"{FAMILY}.backbone.scratch={{width: 64, layers: 3}}", "finetune.learning.practice.group={size: 4}"]
+    reads = [
+        f"family@{FAMILY}=token_vla",
+        f"{FAMILY}.backbone.folder=null",
+        f"{FAMILY}.observation_fields=[agent]",
+    ]
+    small = [
+        f"{FAMILY}.backbone.scratch={{width: 64, layers: 3}}",
+        "finetune.learning.practice.group={size: 4}",
+    ]
     config = compose("demo", [*reads, "+finetune=vla", *small])
     policy, practice = config.pretrain.policy, config.finetune
     assert isinstance(policy, TokenVlaConfig)

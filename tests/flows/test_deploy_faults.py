@@ -1,4 +1,5 @@
-"""Whatever ends a deployed episode, what was recorded of it is in the store with the words of what ended it."""
+"""Whatever ends a deployed episode, what was recorded of it is in the store with the words of what
+ended it."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ def in_the_policy(table: Table, error: BaseException) -> None:
 
 KINDS: dict[str, tuple[Callable[[Table, BaseException], None], BaseException]] = {
     "limit": (in_the_robot, SafetyError("arm: stopped")),
-    "lost connection": (in_the_robot, HandoffError("arm at 172.16.0.2: connection lost (libfranka: UDP receive)")),
+    "lost connection": (
+        in_the_robot,
+        HandoffError("arm at 172.16.0.2: connection lost (libfranka: UDP receive)"),
+    ),
     "standing clock": (in_the_robot, HandoffError("robot clock: stands at 5.000 s for 1.0 s.")),
     "defect of the runtime": (in_the_policy, RuntimeError("ONNXRuntimeError: 6")),
     "Ctrl-C": (in_the_robot, KeyboardInterrupt()),
@@ -74,9 +78,14 @@ def test_an_episode_is_stored_with_what_ended_it(
     store = table.stored()
     assert store.num_episodes == 1
     about = store.metadata(0)
-    assert (about["fault"], about["seed"], about["success"]) == (WORDS.get(kind, str(error)), SEED, False)
+    assert (about["fault"], about["seed"], about["success"]) == (
+        WORDS.get(kind, str(error)),
+        SEED,
+        False,
+    )
     streamed, robot = (
-        len(store.read(0, stream, [name])[name]) for stream, name in (("reference", "asked"), ("robot", "q"))
+        len(store.read(0, stream, [name])[name])
+        for stream, name in (("reference", "asked"), ("robot", "q"))
     )
     assert robot == pytest.approx(streamed, abs=1)
     assert streamed / store.schema.streams["reference"].rate_hz == pytest.approx(AT, abs=0.25)
@@ -129,7 +138,9 @@ def test_an_arm_that_cannot_be_stopped_hides_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["in the same tick", "in stopping"])
-def test_a_label_that_counts_is_kept_with_the_fault_that_comes_with_it(where: str, tmp_path: Path) -> None:
+def test_a_label_that_counts_is_kept_with_the_fault_that_comes_with_it(
+    where: str, tmp_path: Path
+) -> None:
     table, lost = OverseenTable(tmp_path), HandoffError("connection lost")
     table.at(AT, lambda: setattr(table.oversight, "label", Label.SUCCESS))
     if where == "in stopping":
@@ -139,7 +150,11 @@ def test_a_label_that_counts_is_kept_with_the_fault_that_comes_with_it(where: st
     with pytest.raises(HandoffError, match="connection lost"):
         table.run()
     about = table.stored().metadata(0)
-    assert (about["label"], about["success"], about["fault"]) == ("success", True, "connection lost")
+    assert (about["label"], about["success"], about["fault"]) == (
+        "success",
+        True,
+        "connection lost",
+    )
 
 
 def test_a_session_that_the_person_ends_stores_no_running_episode(tmp_path: Path) -> None:
@@ -156,7 +171,10 @@ def test_an_episode_that_cannot_be_stored_is_told_with_its_fault(
     table.at(AT, raises(HandoffError("connection lost.")))
     full = raises(HandoffError("store.zarr: no space left."))
     monkeypatch.setattr("robots.episodes.store.EpisodeStore.append", lambda *arguments: full())
-    with pytest.raises(HandoffError, match=r"^connection lost\. What was recorded .* not be stored: .*no space left"):
+    with pytest.raises(
+        HandoffError,
+        match=r"^connection lost\. What was recorded .* not be stored: .*no space left",
+    ):
         table.run()
 
 
@@ -254,7 +272,8 @@ sys.exit(main(["deploy", "gate"]))
 
 
 def test_a_terminal_that_is_closed_leaves_the_robot_to_be_stopped(tmp_path: Path) -> None:
-    """SIGHUP reaches every process of the terminal, the simulated robot's as well, which goes on until it is ended."""
+    """SIGHUP reaches every process of the terminal, the simulated robot's as well, which goes on
+    until it is ended."""
     save_policy(tmp_path / "policy.onnx", scale=0.0)
     pipe = subprocess.PIPE
     with subprocess.Popen(

@@ -1,4 +1,5 @@
-"""`handoff deploy`: a person at the console beside an arm, the unmodified client, a simulated FR3 behind the FCI."""
+"""`handoff deploy`: a person at the console beside an arm, the unmodified client, a simulated FR3
+behind the FCI."""
 
 import contextlib
 import sys
@@ -53,7 +54,9 @@ def _deploy(out: Path, bundle: Path, session: DeploySession, here: Any) -> None:
             sys.stderr.write(f"{text}\n")
 
     # A page on a busy machine may be late.
-    deploying.deploy(session, bundle, out, ConsoleConfig(port=0, desk=DeskConfig(watchdog=2.0)), say=say)
+    deploying.deploy(
+        session, bundle, out, ConsoleConfig(port=0, desk=DeskConfig(watchdog=2.0)), say=say
+    )
 
 
 def on(host: str) -> DeploySession:
@@ -72,9 +75,15 @@ def led(page: Any) -> None:
 
 
 def looks_led(store: EpisodeStore, robot: str) -> None:
-    """What `led` leaves behind: the arm went where the person led it, and who did what is written down."""
+    """What `led` leaves behind: the arm went where the person led it, and who did what is written
+    down."""
     about = store.metadata(0)
-    assert (about["robot"], about["label"], about["success"], about["operator"]) == (robot, "success", True, "ada")
+    assert (about["robot"], about["label"], about["success"], about["operator"]) == (
+        robot,
+        "success",
+        True,
+        "ada",
+    )
     policy, arm = store.read(0, "policy"), store.read(0, "robot")
     mine = policy["intervention"].astype(bool).ravel()
     assert 9 <= mine.sum() < len(mine)
@@ -147,7 +156,8 @@ def held_for(page: Any) -> str:
 class Lab:
     """A table with an arm whose time passes by itself, and a tracker that sees the T.
 
-    A thread lets it pass, in step with the client: on a busy machine it is slow instead of losing packets.
+    A thread lets it pass, in step with the client: on a busy machine it is slow instead of losing
+    packets.
     """
 
     def __init__(self, host: str) -> None:
@@ -180,14 +190,16 @@ class Lab:
 
 
 def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
-    """The path of a real arm: its own clock, a move to the start, a tracker; all but the real-time kernel."""
+    """The path of a real arm: its own clock, a move to the start, a tracker; all but the real-time
+    kernel."""
     lab = Lab("127.0.79.3")
     with lab.open() as tracker:
         config = replace(
             CONFIG,
             host=lab.host,
             arm=FrankaConfig(realtime="ignore", move_dynamics=0.5),
-            # This arm waits for nobody, and on a busy machine policy and tracker may be late, as a page may.
+            # This arm waits for nobody, and on a busy machine policy and tracker may be late, as a
+            # page may.
             loop=replace(CONFIG.loop, watchdog=WatchdogConfig(fault_seconds=10.0)),
             tracker=TrackerConfig(uri=tracker, max_age=10.0),
         )
@@ -200,11 +212,14 @@ def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
             session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     looks_led(store, f"fr3 at {lab.host}")
-    np.testing.assert_allclose(store.read(0, "policy", ["agent"])["agent"][0], CONFIG.start, atol=0.005)
+    np.testing.assert_allclose(
+        store.read(0, "policy", ["agent"])["agent"][0], CONFIG.start, atol=0.005
+    )
 
 
 def test_a_fault_keeps_what_was_recorded_and_is_told(tmp_path, bundle, monkeypatch):
-    """A tracker that loses the T ends the episode; the steps before are in the store, with the reason."""
+    """A tracker that loses the T ends the episode; the steps before are in the store, with the
+    reason."""
     from flows.deployment import arms
 
     look, calls = arms._Simulated.pose, []
@@ -219,7 +234,9 @@ def test_a_fault_keeps_what_was_recorded_and_is_told(tmp_path, bundle, monkeypat
 
     monkeypatch.setattr(arms._Simulated, "pose", lost)
     monkeypatch.setattr(deploying, "await_go", lambda oversight: True)
-    monkeypatch.setattr("real.deploy.supervision.Oversight.look", lambda self: setattr(self, "paused", False))
+    monkeypatch.setattr(
+        "real.deploy.supervision.Oversight.look", lambda self: setattr(self, "paused", False)
+    )
     with pytest.raises(HandoffError, match="newest pose is"):
         deploying.deploy(on("127.0.79.4"), bundle, tmp_path, ConsoleConfig(port=0))
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
@@ -239,7 +256,9 @@ def gate_artifact(folder: Path, bundle_kind: str = "bundle", passed: bool = True
     partial.mkdir()
     (partial / "gate.json").write_text("{}")
     inputs = {"inputs": {"bundle": bundle.digest}, "input_paths": {"bundle": "../bundle"}}
-    return seal(partial, folder / "gate", "gate", {"stage": "gate", "metrics": {"passed": passed}, **inputs}).path
+    return seal(
+        partial, folder / "gate", "gate", {"stage": "gate", "metrics": {"passed": passed}, **inputs}
+    ).path
 
 
 def test_what_passed_the_gate_may_be_deployed(tmp_path):
@@ -248,7 +267,9 @@ def test_what_passed_the_gate_may_be_deployed(tmp_path):
 
 def test_nothing_that_did_not_pass_a_gate_is_deployed(tmp_path):
     gate = gate_artifact(tmp_path, passed=False)
-    with pytest.raises(HandoffError, match="is the artifact of stage 'export', expected one of a gate"):
+    with pytest.raises(
+        HandoffError, match="is the artifact of stage 'export', expected one of a gate"
+    ):
         deploying.released_bundle(tmp_path / "bundle")
     with pytest.raises(HandoffError, match="expected one of a gate that was passed"):
         deploying.released_bundle(gate)
@@ -264,7 +285,9 @@ def test_a_bundle_that_changed_behind_its_gate_is_refused(tmp_path):
 
 def test_an_arm_without_a_tracker_is_refused(tmp_path, bundle):
     with pytest.raises(HandoffError, match="an arm needs somebody who sees the T"):
-        deploying.deploy(replace(CONFIG, host="127.0.79.9"), bundle, tmp_path, ConsoleConfig(port=0))
+        deploying.deploy(
+            replace(CONFIG, host="127.0.79.9"), bundle, tmp_path, ConsoleConfig(port=0)
+        )
 
 
 def test_a_policy_of_another_task_is_refused(tmp_path):
@@ -274,8 +297,14 @@ def test_a_policy_of_another_task_is_refused(tmp_path):
 
 
 def test_settings_come_from_the_command_line():
-    session = deploying.compose_deploy("push_t", ["host='172.16.0.2'", "oversight.speed=0.05", "loop.max_steps=100"])
-    assert (session.host, session.oversight.speed, session.loop.max_steps) == ("172.16.0.2", 0.05, 100)
+    session = deploying.compose_deploy(
+        "push_t", ["host='172.16.0.2'", "oversight.speed=0.05", "loop.max_steps=100"]
+    )
+    assert (session.host, session.oversight.speed, session.loop.max_steps) == (
+        "172.16.0.2",
+        0.05,
+        100,
+    )
     assert not session.loop.wait_for_policy
     with pytest.raises(HandoffError, match=r"oversight\.sped"):
         deploying.compose_deploy("push_t", ["oversight.sped=0.05"])
@@ -283,7 +312,10 @@ def test_settings_come_from_the_command_line():
 
 def test_cameras_are_named_and_have_a_source():
     found = deploying.cameras_of(["front=0", "wrist=rtsp://cam?x=1"])
-    assert {name: camera.source for name, camera in found.items()} == {"front": "0", "wrist": "rtsp://cam?x=1"}
+    assert {name: camera.source for name, camera in found.items()} == {
+        "front": "0",
+        "wrist": "rtsp://cam?x=1",
+    }
     for wrong in (["front"], ["=0"], ["front="], ["front=0", "front=1"]):
         with pytest.raises(HandoffError, match="expected a new name and a source"):
             deploying.cameras_of(wrong)

@@ -1,4 +1,5 @@
-"""A task's table at the twin: policies that are written down drive arm and hand through the whole deploy layer."""
+"""A task's table at the twin: policies that are written down drive arm and hand through the whole
+deploy layer."""
 
 from __future__ import annotations
 
@@ -65,8 +66,12 @@ def towards(told: Contract, thing: str) -> np.ndarray:
     return weights
 
 
-def run(folder: Path, number: int, inputs: dict[str, Path], **changes: Any) -> tuple[dict[str, Any], EpisodeStore]:
-    config = replace(DeployTaskConfig(starts=2, videos=0, twin=TwinConfig(host=address(number))), **changes)
+def run(
+    folder: Path, number: int, inputs: dict[str, Path], **changes: Any
+) -> tuple[dict[str, Any], EpisodeStore]:
+    config = replace(
+        DeployTaskConfig(starts=2, videos=0, twin=TwinConfig(host=address(number))), **changes
+    )
     out = folder / "out"
     out.mkdir()
     metrics = deploy_task.run(config, inputs, out, no_progress)
@@ -80,10 +85,20 @@ def test_a_hand_that_goes_to_its_goal_reaches_it(tmp_path: Path) -> None:
     assert (metrics["lost_packets"], metrics["command_success_rate"]) == (0, 1.0)
     assert 0.0 < metrics["tracking_rms_m"] < 0.05
     assert (tmp_path / "out" / "paths.png").stat().st_size > 10_000
-    assert metrics.get("pictures") == ["twin_start_100000.mp4"] or "OpenGL" in metrics["no_pictures"]
+    assert (
+        metrics.get("pictures") == ["twin_start_100000.mp4"] or "OpenGL" in metrics["no_pictures"]
+    )
     assert describe("deploy", metrics).startswith("solved 2 of 2 starts, ")
     episode = store.read(0, "policy")
-    assert episode.keys() == {"grasp_pose", "target_offset", "goal", "qpos", "goal_state", "action", "action_proposed"}
+    assert episode.keys() == {
+        "grasp_pose",
+        "target_offset",
+        "goal",
+        "qpos",
+        "goal_state",
+        "action",
+        "action_proposed",
+    }
     gone = np.linalg.norm(episode["grasp_pose"][-1, :3] - episode["goal"][-1])
     assert gone < np.linalg.norm(episode["grasp_pose"][0, :3] - episode["goal"][0])
     assert store.read(0, "reference")["position"].shape[1] == 3
@@ -101,7 +116,9 @@ def test_the_hand_closes_and_the_policy_sees_it(tmp_path: Path) -> None:
     assert width[0] == pytest.approx(0.08, abs=1e-3)
     assert width[-1] < 0.005
     assert wanted[1] == pytest.approx(0.075, abs=2e-3)
-    assert (wanted <= width + 1e-3).all(), "while it closes, what it was told is ahead of where it is"
+    assert (wanted <= width + 1e-3).all(), (
+        "while it closes, what it was told is ahead of where it is"
+    )
 
 
 def test_a_task_without_a_goal_is_recorded_and_drawn(tmp_path: Path) -> None:
@@ -110,7 +127,9 @@ def test_a_task_without_a_goal_is_recorded_and_drawn(tmp_path: Path) -> None:
     metrics, store = run(tmp_path, 48, inputs, starts=1, max_steps=3, videos=1)
     assert (metrics["success"]["k"], metrics["faults"]) == (0, 0)
     assert store.read(0, "policy").keys() == {"grasp_pose", "qpos", "action", "action_proposed"}
-    assert metrics.get("pictures") == ["twin_start_100000.mp4"] or "OpenGL" in metrics["no_pictures"]
+    assert (
+        metrics.get("pictures") == ["twin_start_100000.mp4"] or "OpenGL" in metrics["no_pictures"]
+    )
 
 
 def test_two_runs_give_bit_identical_robot_states(tmp_path: Path) -> None:
@@ -124,10 +143,14 @@ def test_two_runs_give_bit_identical_robot_states(tmp_path: Path) -> None:
         _, store = run(tmp_path / name, 43, inputs, starts=1, max_steps=20)
         recorded.append(store.read(0, "robot"))
     one, two = recorded
-    assert {name: one[name].tobytes() == two[name].tobytes() for name in one} == dict.fromkeys(one, True)
+    assert {name: one[name].tobytes() == two[name].tobytes() for name in one} == dict.fromkeys(
+        one, True
+    )
 
 
-def test_a_start_that_the_robot_ends_counts_as_not_solved_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_a_start_that_the_robot_ends_counts_as_not_solved_and_the_next_goes_on(
+    tmp_path: Path,
+) -> None:
     told = contract_for("pick_cube", ("grasp_pose", "target_offset", "cube_position"))
     weights = towards(told, "cube_position")
     weights[-1, -1] = -1.0
@@ -153,7 +176,9 @@ def test_a_hand_that_refuses_ends_the_start(tmp_path: Path) -> None:
     told = contract_for("flip_switch", ("grasp_pose",))
     weights = np.zeros((7, 5))
     weights[-1, -1] = -1.0
-    metrics, _ = run(tmp_path, 46, save_bundle(tmp_path, told, weights), starts=1, hand=HandConfig(speed=3.0))
+    metrics, _ = run(
+        tmp_path, 46, save_bundle(tmp_path, told, weights), starts=1, hand=HandConfig(speed=3.0)
+    )
     assert "hand at" in metrics["per_start"][0]["fault"]
     assert "refused a command" in metrics["per_start"][0]["fault"]
 
@@ -182,4 +207,6 @@ def test_a_policy_has_one_table() -> None:
 
 def test_the_demo_has_the_table_of_push_t() -> None:
     assert PipelineConfig().bench is None
-    assert {stage.name: stage.module for stage in stages(compose("demo"))}["deploy"] == "flows.stages.deploy"
+    assert {stage.name: stage.module for stage in stages(compose("demo"))}[
+        "deploy"
+    ] == "flows.stages.deploy"

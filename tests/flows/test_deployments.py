@@ -1,4 +1,5 @@
-"""Deployments: one for each recipe, and the documented way from a Prefect server to a finished run."""
+"""Deployments: one for each recipe, and the documented way from a Prefect server to a finished
+run."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ SMALL = [
     "deploy.loop.max_steps=3",
     "deploy.twin.host=127.0.77.3",
 ]
-"""Less of everything that `smoke` does, for a worker that is to be seen at work, not for a policy."""
+"""Less of everything that `smoke` does, for a worker that is to be seen at work, not for a
+policy."""
 TASKS = {
     "gym_pusht/PushT-v0": "Push-T",
     "push_t": "Push-T",
@@ -88,10 +90,16 @@ def test_every_recipe_has_one_deployment_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("deployment", deployments(), ids=lambda deployment: deployment["name"])
-def test_description_names_the_recipes_task_method_device_and_end(deployment: dict[str, Any]) -> None:
+def test_description_names_the_recipes_task_method_device_and_end(
+    deployment: dict[str, Any],
+) -> None:
     config, description = compose(deployment["name"]), deployment["description"]
     assert description.startswith(TASKS[config.protocol.task])
-    named = {word for word in (*METHODS.values(), "GRPO", "FastTD3") if word in description.replace(",", "").split()}
+    named = {
+        word
+        for word in (*METHODS.values(), "GRPO", "FastTD3")
+        if word in description.replace(",", "").split()
+    }
     assert named == {method(config)} - {""}
     assert ("GPU" in description) == (config.pretrain.training.device == "cuda")
     last = stages(config, fetch=False)[-1].name
@@ -101,7 +109,9 @@ def test_description_names_the_recipes_task_method_device_and_end(deployment: di
     )
 
 
-def test_entrypoint_is_the_flow_and_leaves_the_import_path_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entrypoint_is_the_flow_and_leaves_the_import_path_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from prefect.flows import load_flow_from_entrypoint
 
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -114,7 +124,8 @@ def test_entrypoint_is_the_flow_and_leaves_the_import_path_alone(monkeypatch: py
 
 
 def documented_commands() -> list[list[str]]:
-    """The words of each line of the documents' commands for a Prefect server, which all documents say alike."""
+    """The words of each line of the documents' commands for a Prefect server, which all documents
+    say alike."""
     documents = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
     blocks = [part for document in documents for part in document.read_text().split("```")[1::2]]
     (block,) = {part for part in blocks if "prefect server start" in part}
@@ -122,10 +133,21 @@ def documented_commands() -> list[list[str]]:
 
 
 def at_a_terminal(home: Path, server: str) -> dict[str, str]:
-    """The environment of a person who has only said where the server is; Prefect asks its questions, if it has any."""
+    """The environment of a person who has only said where the server is; Prefect asks its
+    questions, if it has any."""
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
-    told = {"PREFECT_API_URL": server, "PREFECT_HOME": str(home / "prefect"), "PREFECT_CLI_PROMPT": "true"}
-    return {**own, "HOME": str(home), "OMP_NUM_THREADS": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", **told}
+    told = {
+        "PREFECT_API_URL": server,
+        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_CLI_PROMPT": "true",
+    }
+    return {
+        **own,
+        "HOME": str(home),
+        "OMP_NUM_THREADS": "1",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        **told,
+    }
 
 
 def called(words: list[str], environment: Mapping[str, str], seconds: float = 120) -> str:
@@ -152,7 +174,12 @@ def at_work(words: list[str], environment: Mapping[str, str], log: Path) -> Iter
 
     with log.open("w") as file:
         worker = psutil.Popen(
-            _here(words), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            _here(words),
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
         )
     try:
         yield
@@ -172,7 +199,9 @@ def deployed() -> dict[str, str]:
     with get_client(sync_client=True) as client:
         found = client.read_deployments()
     step = "prefect.deployments.steps.set_working_directory"
-    return {deployment.name: (deployment.pull_steps or [])[0][step]["directory"] for deployment in found}
+    return {
+        deployment.name: (deployment.pull_steps or [])[0][step]["directory"] for deployment in found
+    }
 
 
 def run_states(deployment: str) -> tuple[str, dict[str, str]]:
@@ -183,7 +212,9 @@ def run_states(deployment: str) -> tuple[str, dict[str, str]]:
     with get_client(sync_client=True) as client:
         found = client.read_deployment_by_name(f"handoff/{deployment}")
         (run,) = [run for run in client.read_flow_runs() if run.deployment_id == found.id]
-        tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])))
+        tasks = client.read_task_runs(
+            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+        )
     return str(run.state_name), {task.name: str(task.state_name) for task in tasks}
 
 
@@ -194,7 +225,9 @@ def _here(words: list[str]) -> list[str]:
     return [str(BIN / program.name), *words[1:]]
 
 
-def test_documented_commands_lead_from_a_server_to_a_completed_run(prefect_server: str, tmp_path: Path) -> None:
+def test_documented_commands_lead_from_a_server_to_a_completed_run(
+    prefect_server: str, tmp_path: Path
+) -> None:
     serve, export, create, deploy, work, run, run_with = documented_commands()
     assert serve == [".venv/bin/prefect", "server", "start"]
     assert export == ["export", "PREFECT_API_URL=http://127.0.0.1:4200/api"]
@@ -214,4 +247,6 @@ def test_documented_commands_lead_from_a_server_to_a_completed_run(prefect_serve
     expected = [stage.name for stage in stages(compose("smoke"), fetch=False)]
     assert run_states("smoke") == ("Completed", dict.fromkeys(expected, "Completed"))
     summary = json.loads((tmp_path / "runs" / "smoke" / "summary.json").read_text())
-    assert {name: row["status"] for name, row in summary["stages"].items()} == dict.fromkeys(expected, "done")
+    assert {name: row["status"] for name, row in summary["stages"].items()} == dict.fromkeys(
+        expected, "done"
+    )

@@ -1,4 +1,5 @@
-"""Practice in dreams as a pipeline: from a scripted expert and play to the twin, and no world in between."""
+"""Practice in dreams as a pipeline: from a scripted expert and play to the twin, and no world in
+between."""
 
 from __future__ import annotations
 
@@ -56,11 +57,15 @@ def run_all(config: PipelineConfig) -> dict[str, Artifact]:
     made: dict[str, Artifact] = {}
     for stage in stages(config):
         inputs = {name: made[upstream.name] for name, upstream in stage.inputs.items()}
-        made[stage.name] = run_stage(stage, inputs, Path(config.runs), no_progress, isolate=False).artifact
+        made[stage.name] = run_stage(
+            stage, inputs, Path(config.runs), no_progress, isolate=False
+        ).artifact
     return made
 
 
-def test_a_drawer_is_practised_without_a_step_in_a_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drawer_is_practised_without_a_step_in_a_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def world(*_: object) -> None:
         raise AssertionError("practice in dreams made a world")
 
@@ -84,7 +89,9 @@ def test_dreams_that_nobody_practises_in_are_refused() -> None:
         stages(replace(compose("drawer_diwa"), finetune=None))
 
 
-@pytest.mark.parametrize(("name", "near"), [("drawer_diwa", "slot_offset"), ("switch_diwa", "knob_offset")])
+@pytest.mark.parametrize(
+    ("name", "near"), [("drawer_diwa", "slot_offset"), ("switch_diwa", "knob_offset")]
+)
 def test_the_world_model_knows_all_that_the_policy_is_to_see(name: str, near: str) -> None:
     config = compose(name)
     model = next(stage for stage in stages(config) if stage.name == "world_model")

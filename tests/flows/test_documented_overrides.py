@@ -1,4 +1,5 @@
-"""Commands and overrides that help texts, hints, docstrings and documents give as examples are understood."""
+"""Commands and overrides that help texts, hints, docstrings and documents give as examples are
+understood."""
 
 from __future__ import annotations
 
@@ -30,11 +31,16 @@ COMPOSERS: dict[str, Callable[[str, Sequence[str]], Any]] = {
     "hil": compose_hil,
     "deploy": lambda _, overrides: compose_deploy("push_t", overrides),
 }
-"""By the commands that take overrides; `deploy` has one configuration, and a gate where the others have a name."""
+"""By the commands that take overrides; `deploy` has one configuration, and a gate where the others
+have a name."""
 KEY = r"[a-z_]+(?:[.@][a-z_]+)*"
 DOTTED = r"[a-z_]+(?:\.[a-z_]+)+"
-COMMAND = re.compile(rf"(?:^|`|\.venv/bin/)handoff ((?:{'|'.join(COMPOSERS)}) [^`\n]*)", re.MULTILINE)
-DEPLOYMENT_RUN = re.compile(r"prefect deployment run handoff/(\w+)[^`\n]*--param overrides='([^']*)'")
+COMMAND = re.compile(
+    rf"(?:^|`|\.venv/bin/)handoff ((?:{'|'.join(COMPOSERS)}) [^`\n]*)", re.MULTILINE
+)
+DEPLOYMENT_RUN = re.compile(
+    r"prefect deployment run handoff/(\w+)[^`\n]*--param overrides='([^']*)'"
+)
 EXAMPLE = re.compile(rf"(?:e\.g\.|such as) `?((?:\+{KEY}|{DOTTED})=[\w.]*\w)")
 INLINE = re.compile(rf"`((?:\+{KEY}|{DOTTED})=[^`\s]+)`")
 PLACEHOLDER = re.compile(r"\b[A-Z]+\b|\+group=")
@@ -42,7 +48,8 @@ PLACEHOLDER = re.compile(r"\b[A-Z]+\b|\+group=")
 
 
 def documented_commands() -> list[tuple[str, str]]:
-    """Document and words behind `handoff` of every command; those with a placeholder are left out."""
+    """Document and words behind `handoff` of every command; those with a placeholder are left
+    out."""
     found: dict[tuple[str, str], None] = {}
     for document in DOCUMENTS:
         for line in COMMAND.findall(document.read_text()):
@@ -55,31 +62,45 @@ def documented_commands() -> list[tuple[str, str]]:
 def documented_overrides() -> list[str]:
     """Commands with overrides, each once, of recipes that are here."""
     commands = dict.fromkeys(command for _, command in documented_commands() if "=" in command)
-    return [command for command in commands if not _own_recipes().intersection(shlex.split(command))]
+    return [
+        command for command in commands if not _own_recipes().intersection(shlex.split(command))
+    ]
 
 
 def _own_recipes() -> set[str]:
     """Recipes that a document tells a reader to write, in `configs/NAME.yaml`."""
-    named = {found for file in DOCUMENTS for found in re.findall(r"configs/(\w+)\.yaml", file.read_text())}
+    named = {
+        found
+        for file in DOCUMENTS
+        for found in re.findall(r"configs/(\w+)\.yaml", file.read_text())
+    }
     return named - set(available())
 
 
 def documented_runs() -> list[tuple[str, str, str]]:
     """Document, recipe and overrides as JSON of every run of a deployment with overrides."""
-    return [(file.name, *found) for file in DOCUMENTS for found in DEPLOYMENT_RUN.findall(file.read_text())]
+    return [
+        (file.name, *found)
+        for file in DOCUMENTS
+        for found in DEPLOYMENT_RUN.findall(file.read_text())
+    ]
 
 
 def documented_targets() -> Iterator[tuple[str, str]]:
     """The recipe and the overrides of each make target that is documented with ARGS."""
     makefile = (ROOT / "Makefile").read_text()
     for target, arguments in re.findall(r'^## make (\S+) .*ARGS="([^"]+)"', makefile, re.MULTILINE):
-        (recipe,) = re.findall(rf"^{target}:.*\n\t@\$\(BIN\)/handoff run (\S+) \$\(ARGS\)", makefile, re.MULTILINE)
+        (recipe,) = re.findall(
+            rf"^{target}:.*\n\t@\$\(BIN\)/handoff run (\S+) \$\(ARGS\)", makefile, re.MULTILINE
+        )
         yield recipe, arguments
 
 
 def help_examples() -> Iterator[tuple[str, str, str]]:
     """Command, name and override that the help of each command gives as its examples."""
-    (commands,) = [action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    (commands,) = [
+        action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction)
+    ]
     for command, parser in commands.choices.items():
         helped = {action.dest: str(action.help) for action in parser._actions}
         if "overrides" in helped:
@@ -89,7 +110,8 @@ def help_examples() -> Iterator[tuple[str, str, str]]:
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    """Overrides outside of commands: in docstrings and errors of `flows`, and in sentences of the documents.
+    """Overrides outside of commands: in docstrings and errors of `flows`, and in sentences of the
+    documents.
 
     Reports of results name what was run at an earlier commit, and are left out.
     """
@@ -108,7 +130,11 @@ def configuration_examples() -> Iterator[tuple[str, list[str]]]:
     for file in sorted([*ROOT.glob("configs/*.yaml"), *ROOT.glob("configs/policy/*.yaml")]):
         comments = [line for line in file.read_text().splitlines() if line.startswith("#")]
         for found in re.findall(rf"{DOTTED}=\w+", " ".join(comments)):
-            recipe, chosen = ("demo", [f"+policy={file.stem}"]) if file.parent.name == "policy" else (file.stem, [])
+            recipe, chosen = (
+                ("demo", [f"+policy={file.stem}"])
+                if file.parent.name == "policy"
+                else (file.stem, [])
+            )
             yield recipe, [*chosen, found]
 
 
@@ -142,7 +168,9 @@ def test_overrides_of_a_documented_command_compose(command: str) -> None:
 
 
 @pytest.mark.parametrize(("where", "recipe", "overrides"), documented_runs())
-def test_overrides_of_a_documented_run_of_a_deployment_compose(where: str, recipe: str, overrides: str) -> None:
+def test_overrides_of_a_documented_run_of_a_deployment_compose(
+    where: str, recipe: str, overrides: str
+) -> None:
     compose(recipe, json.loads(overrides))
 
 
@@ -157,14 +185,22 @@ def test_example_in_a_commands_help_composes(command: str, name: str, override: 
 
 
 def compose_example(override: str) -> None:
-    """Composes an override with whatever it belongs to; a sentence may speak of one recipe's or one policy's key."""
+    """Composes an override with whatever it belongs to; a sentence may speak of one recipe's or one
+    policy's key."""
     root = override.partition(".")[0]
-    if root in {field.name for field in fields(HilConfig)} - {field.name for field in fields(PipelineConfig)}:
+    if root in {field.name for field in fields(HilConfig)} - {
+        field.name for field in fields(PipelineConfig)
+    }:
         compose_hil("pick_cube", [override])
-    elif not override.startswith("+") and root not in {field.name for field in fields(PipelineConfig)}:
+    elif not override.startswith("+") and root not in {
+        field.name for field in fields(PipelineConfig)
+    }:
         compose_deploy("push_t", [override])
     else:
-        policies = [("demo", [f"+policy={file.stem}"]) for file in sorted(ROOT.glob("configs/policy/*.yaml"))]
+        policies = [
+            ("demo", [f"+policy={file.stem}"])
+            for file in sorted(ROOT.glob("configs/policy/*.yaml"))
+        ]
         refused: list[str] = []
         for recipe, chosen in [("demo", []), *((name, []) for name in available()), *policies]:
             try:
@@ -172,7 +208,9 @@ def compose_example(override: str) -> None:
                 return
             except HandoffError as error:
                 refused.append(str(error))
-        raise AssertionError(f"'{override}' fits no recipe and no policy; the demo says: {refused[0]}")
+        raise AssertionError(
+            f"'{override}' fits no recipe and no policy; the demo says: {refused[0]}"
+        )
 
 
 @pytest.mark.parametrize(("where", "override"), list(dict.fromkeys(examples())))
@@ -181,7 +219,9 @@ def test_example_in_a_docstring_an_error_or_a_sentence_composes(where: str, over
 
 
 def test_example_that_fits_nothing_is_found_out() -> None:
-    with pytest.raises(AssertionError, match=r"fits no recipe and no policy; .* did you mean 'pretrain'"):
+    with pytest.raises(
+        AssertionError, match=r"fits no recipe and no policy; .* did you mean 'pretrain'"
+    ):
         compose_example("pretrain.seed=1")
 
 

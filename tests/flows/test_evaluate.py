@@ -1,4 +1,5 @@
-"""`handoff evaluate` and `handoff compare`, on short push-T episodes and small untrained policies."""
+"""`handoff evaluate` and `handoff compare`, on short push-T episodes and small untrained
+policies."""
 
 from __future__ import annotations
 
@@ -109,9 +110,14 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
-def test_one_policy_gives_a_result_with_videos_and_a_page(tmp_path: Path, protocol: str, policies: list[str]) -> None:
+def test_one_policy_gives_a_result_with_videos_and_a_page(
+    tmp_path: Path, protocol: str, policies: list[str]
+) -> None:
     out = tmp_path / "out"
-    assert main(["evaluate", protocol, "--policy", policies[0], "--out", str(out), "--videos", "1"]) == 0
+    assert (
+        main(["evaluate", protocol, "--policy", policies[0], "--out", str(out), "--videos", "1"])
+        == 0
+    )
     result = json.loads((out / "episodes.json").read_text())
     assert len(result["episodes"]) == 10
     assert result["execution"]["denoising_steps"] == 2
@@ -123,7 +129,9 @@ def test_several_policies_are_paired_in_the_order_they_were_named(
     tmp_path: Path, protocol: str, policies: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    named = [argument for spec in (*policies, "random", "random") for argument in ("--policy", spec)]
+    named = [
+        argument for spec in (*policies, "random", "random") for argument in ("--policy", spec)
+    ]
     assert main(["evaluate", protocol, *named, "--out", str(out), "--videos", "0"]) == 0
     assert sorted(path.parent.name for path in out.glob("*/episodes.json")) == [
         "random",
@@ -140,9 +148,27 @@ def test_several_policies_are_paired_in_the_order_they_were_named(
 def test_compare_reads_what_evaluate_wrote_and_refuses_another_protocol(
     tmp_path: Path, protocol: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, text in (("first", SHORT), ("second", SHORT), ("other", SHORT.replace("max_steps: 6", "max_steps: 5"))):
+    for name, text in (
+        ("first", SHORT),
+        ("second", SHORT),
+        ("other", SHORT.replace("max_steps: 6", "max_steps: 5")),
+    ):
         Path(protocol).write_text(text)
-        assert main(["evaluate", protocol, "--policy", "random", "--out", str(tmp_path / name), "--videos", "0"]) == 0
+        assert (
+            main(
+                [
+                    "evaluate",
+                    protocol,
+                    "--policy",
+                    "random",
+                    "--out",
+                    str(tmp_path / name),
+                    "--videos",
+                    "0",
+                ]
+            )
+            == 0
+        )
     first, second, other = (str(tmp_path / name) for name in ("first", "second", "other"))
     page = tmp_path / "pairs.html"
     assert main(["compare", first, second, "--out", str(page)]) == 0
@@ -160,19 +186,29 @@ class Echo(Line):
 def constant(name: str, protocol: Protocol, instruction: str | None, device: str) -> Entrant:
     """An agent called `2.5-a` does 2.5 all the time."""
     value = float(name.partition("-")[0])
-    return Entrant(name, lambda: lambda env: ReplayAgent([np.full((2, 1), value)] * env.num_envs), {})
+    return Entrant(
+        name, lambda: lambda env: ReplayAgent([np.full((2, 1), value)] * env.num_envs), {}
+    )
 
 
 def test_adastop_runs_an_agent_no_longer_than_it_takes_to_tell_it_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flows.evaluate, "make_agent", constant)
-    monkeypatch.setattr(flows.evaluate, "make_env", lambda protocol, num_envs, pictures=False: Echo(num_envs))
-    protocol = Protocol(
-        name="echo", engine="gym", task="echo", episodes=40, max_steps=2, score=ScoreRule(of="reward", over="last")
+    monkeypatch.setattr(
+        flows.evaluate, "make_env", lambda protocol, num_envs, pictures=False: Echo(num_envs)
     )
-    # Eight episodes that differ by 1 each: 2 of 256 sign changes are as extreme, 1.6 % in either of two comparisons.
-    # That is over 1 %, the level of the first of five stages; sixteen episodes are far under the second's 2 %.
+    protocol = Protocol(
+        name="echo",
+        engine="gym",
+        task="echo",
+        episodes=40,
+        max_steps=2,
+        score=ScoreRule(of="reward", over="last"),
+    )
+    # Eight episodes that differ by 1 each: 2 of 256 sign changes are as extreme, 1.6 % in either of
+    # two comparisons. That is over 1 %, the level of the first of five stages; sixteen episodes are
+    # far under the second's 2 %.
     test = AdaStopConfig(n=8, stages=5, permute="pairs")
     results, outcome, decisions = evaluate_until_decided(
         protocol, ["0-a", "0-b", "1-c"], tmp_path, EvaluateConfig(videos=0), test
@@ -190,9 +226,21 @@ def test_adastop_runs_an_agent_no_longer_than_it_takes_to_tell_it_apart(
         compare(results[0], results[2])
 
 
-def test_adastop_from_the_command_line_says_what_it_could_not_tell_apart(tmp_path: Path, protocol: str) -> None:
+def test_adastop_from_the_command_line_says_what_it_could_not_tell_apart(
+    tmp_path: Path, protocol: str
+) -> None:
     out = tmp_path / "out"
-    arguments = ["--policy", "random", "--policy", "random", "--out", str(out), "--videos", "0", "--adastop"]
+    arguments = [
+        "--policy",
+        "random",
+        "--policy",
+        "random",
+        "--out",
+        str(out),
+        "--videos",
+        "0",
+        "--adastop",
+    ]
     assert main(["evaluate", protocol, *arguments]) == 0
     assert "not told apart" in (out / "report.html").read_text()
 
@@ -200,8 +248,20 @@ def test_adastop_from_the_command_line_says_what_it_could_not_tell_apart(tmp_pat
 def test_adastop_needs_stages_that_divide_the_episodes(
     tmp_path: Path, protocol: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--policy", "random", "--policy", "random", "--out", str(tmp_path), "--adastop", "--stages", "3"]
-    assert "3 stages of 3 episodes are not the 10" in failure(capsys, "evaluate", protocol, *arguments)
+    arguments = [
+        "--policy",
+        "random",
+        "--policy",
+        "random",
+        "--out",
+        str(tmp_path),
+        "--adastop",
+        "--stages",
+        "3",
+    ]
+    assert "3 stages of 3 episodes are not the 10" in failure(
+        capsys, "evaluate", protocol, *arguments
+    )
 
 
 def test_onnx_file_is_executed_as_its_contract_says(tmp_path: Path) -> None:
@@ -214,8 +274,12 @@ def test_onnx_file_is_executed_as_its_contract_says(tmp_path: Path) -> None:
     entrant.load()
 
 
-def test_protocol_that_rules_the_sampler_overrides_or_refuses(policies: list[str], tmp_path: Path) -> None:
-    ruled = replace(push_t_published(), sampling=Sampling(denoising_steps=4), chunk=ChunkRule(n_action_steps=1))
+def test_protocol_that_rules_the_sampler_overrides_or_refuses(
+    policies: list[str], tmp_path: Path
+) -> None:
+    ruled = replace(
+        push_t_published(), sampling=Sampling(denoising_steps=4), chunk=ChunkRule(n_action_steps=1)
+    )
     _, execution = checkpoint_agent(Path(policies[0]), ruled)
     assert (execution["denoising_steps"], execution["n_action_steps"]) == (4, 1)
     with pytest.raises(HandoffError, match=r"sampling\.denoising_steps is 4, this agent has 1"):
@@ -251,12 +315,20 @@ def test_an_option_that_the_benchmark_does_not_have_is_refused(
 ) -> None:
     Path(protocol).write_text(SHORT + "options: {pictures: 48}\n")
     arguments = ("evaluate", protocol, "--policy", "random", "--out", str(tmp_path / "out"))
-    assert "unknown key 'protocol short: options.pictures', did you mean 'picture'" in failure(capsys, *arguments)
+    assert "unknown key 'protocol short: options.pictures', did you mean 'picture'" in failure(
+        capsys, *arguments
+    )
 
 
 def test_a_policy_that_answers_in_one_pass_is_evaluated(tmp_path: Path, protocol: str) -> None:
-    policy, out = save_untrained(tmp_path / "cloned", BehaviourCloningConfig(hidden=(8,))), tmp_path / "out"
-    assert main(["evaluate", protocol, "--policy", str(policy), "--out", str(out), "--videos", "0"]) == 0
+    policy, out = (
+        save_untrained(tmp_path / "cloned", BehaviourCloningConfig(hidden=(8,))),
+        tmp_path / "out",
+    )
+    assert (
+        main(["evaluate", protocol, "--policy", str(policy), "--out", str(out), "--videos", "0"])
+        == 0
+    )
     assert json.loads((out / "episodes.json").read_text())["execution"]["denoising_steps"] == 1
     ruled = replace(push_t_published(), sampling=Sampling(denoising_steps=1))
     assert checkpoint_agent(policy, ruled)[1]["denoising_steps"] == 1
@@ -287,9 +359,13 @@ def test_steps_of_every_family() -> None:
     assert own == {"diffusion": 5, "beso": 3, "vla": 7, "act": None, "bc": None, "token_vla": None}
 
 
-def test_a_policy_that_reads_is_told_the_given_words_or_those_of_its_training(tmp_path: Path) -> None:
+def test_a_policy_that_reads_is_told_the_given_words_or_those_of_its_training(
+    tmp_path: Path,
+) -> None:
     model = VlaConfig(backbone=BackboneConfig(folder=""))
-    card = PolicyCard(task="push_t", rate_hz=10.0, observation={}, action=FieldSpec(shape=(2,)), model=model)
+    card = PolicyCard(
+        task="push_t", rate_hz=10.0, observation={}, action=FieldSpec(shape=(2,)), model=model
+    )
     own = replace(card, model=replace(model, instruction="push the T home"))
     assert instruction_of(card) == "push t"
     assert instruction_of(own) == "push the T home"
@@ -302,8 +378,12 @@ def test_a_policy_that_reads_is_told_the_given_words_or_those_of_its_training(tm
 
 def test_expert_solves_the_task_it_was_scripted_for(tmp_path: Path) -> None:
     path, out = tmp_path / "reach.yaml", tmp_path / "out"
-    path.write_text("{name: r, engine: mujoco, task: reach, packages: [mujoco], episodes: 3, max_steps: 60}")
-    assert main(["evaluate", str(path), "--policy", "expert", "--out", str(out), "--videos", "0"]) == 0
+    path.write_text(
+        "{name: r, engine: mujoco, task: reach, packages: [mujoco], episodes: 3, max_steps: 60}"
+    )
+    assert (
+        main(["evaluate", str(path), "--policy", "expert", "--out", str(out), "--videos", "0"]) == 0
+    )
     assert json.loads((out / "episodes.json").read_text())["success"]["k"] == 3
 
 
@@ -315,5 +395,12 @@ def test_expert_is_refused_where_there_is_none_and_those_with_one_are_named(
 
 
 def test_unknown_policy_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    arguments = ("evaluate", "push_t_published", "--policy", "no/such", "--out", str(tmp_path / "out"))
+    arguments = (
+        "evaluate",
+        "push_t_published",
+        "--policy",
+        "no/such",
+        "--out",
+        str(tmp_path / "out"),
+    )
     assert "neither a directory nor an .onnx file" in failure(capsys, *arguments)

@@ -1,4 +1,5 @@
-"""A correction session from its first demonstration to its evaluation, with a person at the page all the way."""
+"""A correction session from its first demonstration to its evaluation, with a person at the page
+all the way."""
 
 import contextlib
 import json
@@ -29,11 +30,14 @@ def goals(count: int) -> np.ndarray:
     env, _ = make_session_worlds(config.world, on_end="freeze")
     with contextlib.closing(env):
         first = config.demonstrations.first_seed
-        return np.stack([env.reset([first + number])["goal"][0, :3].copy() for number in range(count)])
+        return np.stack(
+            [env.reset([first + number])["goal"][0, :3].copy() for number in range(count)]
+        )
 
 
 class Person:
-    """Goes on where the arm is held; demonstrates with the stick; in training takes every other episode's beginning."""
+    """Goes on where the arm is held; demonstrates with the stick; in training takes every other
+    episode's beginning."""
 
     def __init__(self, url: str, goals: np.ndarray) -> None:
         self.page, self.goals = Page(Open(url, "", "", None)), goals
@@ -50,7 +54,11 @@ class Person:
             self.say()
             if state["robot"]:
                 self.say("Enter")
-        elif self.stage == "demonstration" and "grasp_pose" in seen and self.demonstrated < len(self.goals):
+        elif (
+            self.stage == "demonstration"
+            and "grasp_pose" in seen
+            and self.demonstrated < len(self.goals)
+        ):
             way = self.goals[self.demonstrated] - np.array(seen["grasp_pose"][:3])
             self.say(stick=[*np.clip(20.0 * way, -1.0, 1.0).tolist(), 0.0])
         elif self.stage == "training" and seen.get("episode", 1) % 2 == 0 and seen["step"] < 15:
@@ -60,15 +68,28 @@ class Person:
 
     def say(self, *keys: str, **down: Any) -> None:
         self.page.sequence += 1
-        self.page.say(kind="inputs", keys=list(keys), sequence=self.page.sequence, visible=True, **down)
+        self.page.say(
+            kind="inputs", keys=list(keys), sequence=self.page.sequence, visible=True, **down
+        )
 
 
 def test_a_whole_session_with_a_person_at_the_page(tmp_path: Path) -> None:
     overrides = [f"demonstrations.episodes={DEMONSTRATIONS}", "train.reward=task", "train.speed=1"]
     command = [sys.executable, "-m", "flows", "hil", "reach", *SMALL.split(), *overrides]
-    command += ["--operator", "console", "--console-port", "0", "--steps", str(STEPS), "--out", str(tmp_path)]
+    command += [
+        "--operator",
+        "console",
+        "--console-port",
+        "0",
+        "--steps",
+        str(STEPS),
+        "--out",
+        str(tmp_path),
+    ]
     begun = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as session:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}
+    ) as session:
         assert session.stdout is not None
         told = session.stdout.readline()
         assert told.startswith("console  http://"), told
@@ -88,7 +109,10 @@ def test_a_whole_session_with_a_person_at_the_page(tmp_path: Path) -> None:
         assert demos.metadata(episode)["success"]
         assert demos.read(episode, "policy", ["intervention"])["intervention"].mean() > 0.8
     trained = EpisodeStore.open(tmp_path / "train" / "store.zarr")
-    by_hand = [trained.read(e, "policy", ["intervention"])["intervention"].mean() for e in range(trained.num_episodes)]
+    by_hand = [
+        trained.read(e, "policy", ["intervention"])["intervention"].mean()
+        for e in range(trained.num_episodes)
+    ]
     assert max(by_hand) > 0.05
     assert min(by_hand) == 0.0
     takeovers = logged(tmp_path / "console", "took the arm over")

@@ -1,6 +1,8 @@
-"""A session whose processes are ended while it trains: run again it goes on to its end, and tells no episode twice.
+"""A session whose processes are ended while it trains: run again it goes on to its end, and tells
+no episode twice.
 
-That no committed step is lost or counted twice is shown where it can be counted: `tests/policies/rl`, `tests/real`.
+That no committed step is lost or counted twice is shown where it can be counted:
+`tests/policies/rl`, `tests/real`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def session(out: Path) -> subprocess.Popen[str]:
 
 
 def wait_for_updates(out: Path, running: subprocess.Popen[str], more: int = 0) -> int:
-    """Waits until the learner has made more updates than `more`; returns the lines of its metrics."""
+    """Waits until the learner has made more updates than `more`; returns the lines of its
+    metrics."""
     deadline = time.monotonic() + LONG
     while time.monotonic() < deadline:
         assert running.poll() is None, running.communicate()[0]
@@ -53,7 +56,9 @@ def wait_for_updates(out: Path, running: subprocess.Popen[str], more: int = 0) -
 def listening(pid: int) -> psutil.Process:
     """The learner's process: the one below `pid` that waits for connections."""
     for child in psutil.Process(pid).children(recursive=True):
-        if any(connection.status == psutil.CONN_LISTEN for connection in child.net_connections("tcp")):
+        if any(
+            connection.status == psutil.CONN_LISTEN for connection in child.net_connections("tcp")
+        ):
             return child
     raise AssertionError("no process listens")
 
@@ -77,7 +82,8 @@ def test_a_session_whose_processes_are_ended_goes_on_where_it_was(tmp_path: Path
     assert running.returncode == 0, said
     store = EpisodeStore.open(out / "train" / "store.zarr")
     lengths = np.diff(store.ends(STREAM), prepend=0)
-    # Three runs: the episode that each was in is not told; what it had told the learner still counts.
+    # Three runs: the episode that each was in is not told; what it had told the learner still
+    # counts.
     assert STEPS - 300 <= lengths.sum() <= STEPS + 200
     seeds = [store.metadata(episode)["seed"] for episode in range(store.num_episodes)]
     assert len(set(seeds)) == len(seeds), "no episode is told twice"

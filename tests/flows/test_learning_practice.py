@@ -1,13 +1,17 @@
-"""Practice of a pretrained push-T policy in gym-pusht, from a weak base and from the full one, on held-out seeds.
+"""Practice of a pretrained push-T policy in gym-pusht, from a weak base and from the full one, on
+held-out seeds.
 
-The stages are those of `handoff run pusht_best_of_n`, one after the other, without the arm. Asked for, training seeds 0
-and 1, 200 seeds of the published protocol that nothing practised on, before against after, 40 CPU-minutes each:
+The stages are those of `handoff run pusht_best_of_n`, one after the other, without the arm. Asked
+for, training seeds 0 and 1, 200 seeds of the published protocol that nothing practised on, before
+against after, 40 CPU-minutes each:
 - weak base (4,000 updates of imitation, 2.6 CPU-minutes): score + .08, 95 % interval above 0;
 - full base (the demo's 20,000): success + .15, 95 % interval above 0;
-- negative control, weak base: critics that never learn choose anything, and the score gained stays below half of that.
+- negative control, weak base: critics that never learn choose anything, and the score gained stays
+  below half of that.
 
-Settings were chosen on a base of 3,000 updates and on the full one of seed 0, by success in practice, whose starts are
-others than those asked here; the number of rollouts by the time that they take. See docs/results.md.
+Settings were chosen on a base of 3,000 updates and on the full one of seed 0, by success in
+practice, whose starts are others than those asked here; the number of rollouts by the time that
+they take. See docs/results.md.
 """
 
 from dataclasses import dataclass
@@ -29,7 +33,8 @@ SHORT = ("finetune.learning.rollouts=25",)
 
 @dataclass(frozen=True)
 class Practised:
-    """What one training seed came to; differences are after less before, with 95 % intervals (bootstrap over seeds)."""
+    """What one training seed came to; differences are after less before, with 95 % intervals
+    (bootstrap over seeds)."""
 
     before: tuple[float, float]
     """Score and success."""
@@ -43,11 +48,17 @@ def practised(seed: int, updates: int, root: Path, overrides: tuple[str, ...] = 
     from sim.evaluation.comparison import read_result
     from sim.evaluation.intervals import paired_difference
 
-    made = made_by("pusht_best_of_n", seed, root, (f"pretrain.training.steps={updates}", *overrides))
-    before, after = (read_result(made[name].path) for name in ("evaluate_pretrained", "evaluate_teacher"))
+    made = made_by(
+        "pusht_best_of_n", seed, root, (f"pretrain.training.steps={updates}", *overrides)
+    )
+    before, after = (
+        read_result(made[name].path) for name in ("evaluate_pretrained", "evaluate_teacher")
+    )
     differences = {
         name: paired_difference(
-            [float(value) for value in before.column(name)], [float(value) for value in after.column(name)], 0
+            [float(value) for value in before.column(name)],
+            [float(value) for value in after.column(name)],
+            0,
         )
         for name in ("score", "success")
     }

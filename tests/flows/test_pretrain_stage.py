@@ -62,20 +62,23 @@ def test_the_pipeline_hands_the_digests_to_its_stage(tmp_path: Path) -> None:
     demos = write_demonstrations(tmp_path / "further", [np.zeros((5, 2))])
     config = compose("smoke")
     mixed = replace(config.pretrain, mixture=(MixedStore(path=str(demos)),))
-    stage = next(s for s in stages(replace(config, pretrain=mixed), fetch=False) if s.name == "pretrain")
+    stage = next(
+        s for s in stages(replace(config, pretrain=mixed), fetch=False) if s.name == "pretrain"
+    )
     assert stage.external == outside(mixed)
     assert list(stage.external) == [f"mixture {demos}"]
 
 
 def test_mixtures_can_be_composed_from_the_command_line() -> None:
-    composed = compose("demo", ["pretrain.mixture=[{path: further, weight: 0.5}]", "pretrain.demos_weight=2"])
+    composed = compose(
+        "demo", ["pretrain.mixture=[{path: further, weight: 0.5}]", "pretrain.demos_weight=2"]
+    )
     assert composed.pretrain.mixture == (MixedStore(path="further", weight=0.5),)
     assert composed.pretrain.demos_weight == 2.0
 
 
 def test_the_digests_need_no_torch() -> None:
-    words = (
-        "import sys; from policies.imitation.pretrain import PretrainConfig; from flows.stages.pretrain import outside"
-    )
-    check = f"{words}; outside(PretrainConfig()); sys.exit('torch' in sys.modules)"
+    config = "from policies.imitation.config import PretrainConfig"
+    stage = "from flows.stages.pretrain import outside"
+    check = f"import sys; {config}; {stage}; outside(PretrainConfig()); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -1,7 +1,8 @@
-"""Files that read, under a protocol, at the twin and behind a server: they hear what the worlds ask for.
+"""Files that read, under a protocol, at the twin and behind a server: they hear what the worlds ask
+for.
 
-Of the words "pick up the red cube" the policy knows c, c, b and the newline: 3 + 3 + 2 + 10 = 18; of a blue one one
-more b, 20.
+Of the words "pick up the red cube" the policy knows c, c, b and the newline: 3 + 3 + 2 + 10 = 18;
+of a blue one one more b, 20.
 """
 
 from __future__ import annotations
@@ -83,18 +84,25 @@ def test_words_of_the_command_line_take_the_place_of_the_worlds(tmp_path: Path) 
     np.testing.assert_allclose(action, np.full(8, 0.015), rtol=1e-6)
 
 
-def test_silent_worlds_leave_the_policy_to_its_own_words_or_the_name_of_its_task(tmp_path: Path) -> None:
+def test_silent_worlds_leave_the_policy_to_its_own_words_or_the_name_of_its_task(
+    tmp_path: Path,
+) -> None:
     save_reading_policy(tmp_path / "policy.onnx", reads(), said="aa")
     save_reading_policy(tmp_path / "other.onnx", reads())
     protocol = read_protocol("pick_by_name")
-    told = [make_agent(str(tmp_path / name), protocol).execution for name in ("policy.onnx", "other.onnx")]
+    told = [
+        make_agent(str(tmp_path / name), protocol).execution
+        for name in ("policy.onnx", "other.onnx")
+    ]
     assert [execution["instruction"] for execution in told] == ["aa", "pick by name"]
     assert [execution["listens"] for execution in told] == [True, True]
 
 
 def test_a_file_that_does_not_read_takes_no_words(tmp_path: Path) -> None:
     save_policy(tmp_path / "policy.onnx")
-    assert make_agent(str(tmp_path / "policy.onnx"), push_t_published()).execution["listens"] is False
+    assert (
+        make_agent(str(tmp_path / "policy.onnx"), push_t_published()).execution["listens"] is False
+    )
     with pytest.raises(HandoffError, match="told 'go on', but the policy reads no instructions"):
         make_agent(str(tmp_path / "policy.onnx"), push_t_published(), "go on")
 
@@ -121,10 +129,16 @@ def test_at_the_twin_the_policy_hears_the_task_and_its_words_are_recorded(tmp_pa
         np.testing.assert_allclose(episode["action_proposed"], READ[words.split()[3]], rtol=1e-5)
 
 
-def test_a_server_answers_to_the_prompt_and_without_one_to_the_policys_own_words(tmp_path: Path) -> None:
+def test_a_server_answers_to_the_prompt_and_without_one_to_the_policys_own_words(
+    tmp_path: Path,
+) -> None:
     save_reading_policy(tmp_path / "policy.onnx", reads(), said="a")
     policy, told = open_policy(tmp_path)
-    shown = {"grasp_pose": np.zeros((1, *told.observation["grasp_pose"].shape), np.float32), "seed": 1, "chunk": 0}
+    shown = {
+        "grasp_pose": np.zeros((1, *told.observation["grasp_pose"].shape), np.float32),
+        "seed": 1,
+        "chunk": 0,
+    }
     with served(policy, told) as running, running.client() as connection:
         spoken, unspoken = ask(connection, {**shown, "prompt": "cc"}), ask(connection, shown)
     np.testing.assert_allclose(spoken["prediction"], 0.016, rtol=1e-6)

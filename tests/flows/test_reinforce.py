@@ -1,4 +1,5 @@
-"""A state task learned from nothing as a pipeline: declared in YAML, run in real worlds, killed and gone on with."""
+"""A state task learned from nothing as a pipeline: declared in YAML, run in real worlds, killed and
+gone on with."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ def test_a_point_is_reached_for_and_the_policy_evaluated(tmp_path: Path) -> None
     assert (made["reinforce"].path / "reinforce.png").stat().st_size > 1000
 
 
-def test_in_simulated_worlds_a_killed_run_ends_with_the_weights_it_would_have_had(tmp_path: Path) -> None:
+def test_in_simulated_worlds_a_killed_run_ends_with_the_weights_it_would_have_had(
+    tmp_path: Path,
+) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
@@ -80,7 +83,8 @@ def test_the_recipe_sees_the_controllers_target_and_pays_for_arriving() -> None:
     assert config is not None
     learning = config.learning
     assert "target_offset" in learning.fields
-    # A step pays at most 1, so that waiting short of the goal pays nothing, and atoms hold all returns there are.
+    # A step pays at most 1, so that waiting short of the goal pays nothing, and atoms hold all
+    # returns there are.
     assert learning.reward.step == -learning.reward.task
     assert learning.learner.low <= -1.0 / (1.0 - learning.discount)
     assert learning.learner.high >= 0.0
@@ -89,11 +93,16 @@ def test_the_recipe_sees_the_controllers_target_and_pays_for_arriving() -> None:
 def test_either_method_is_a_choice() -> None:
     chosen = partial(compose, "demo")
     released = chosen(["+reinforce=fast_td3"]).reinforce
-    parallel = chosen(["+reinforce=pql", "reinforce.learning.learner.noise.spread=geometric"]).reinforce
+    parallel = chosen(
+        ["+reinforce=pql", "reinforce.learning.learner.noise.spread=geometric"]
+    ).reinforce
     assert released is not None
     assert parallel is not None
     assert released.learning == fast_td3()
-    assert (parallel.learning.critic_per_collection, parallel.worlds) == (pql().critic_per_collection, 4096)
+    assert (parallel.learning.critic_per_collection, parallel.worlds) == (
+        pql().critic_per_collection,
+        4096,
+    )
     assert parallel.learning.learner.noise.spread == "geometric"
 
 

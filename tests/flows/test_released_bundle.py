@@ -1,4 +1,5 @@
-"""What `handoff deploy` takes from a gate: the bundle that passed it, as it was then, and nothing else."""
+"""What `handoff deploy` takes from a gate: the bundle that passed it, as it was then, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -34,9 +35,17 @@ def gated(folder: Path, digest: str, *, passed: bool) -> Path:
     partial = folder / "gate.partial"
     partial.mkdir()
     (partial / "gate.json").write_text('{"passed": false}')
-    figures = {"passed": passed, "parity": 0.0, "latency_p50_ms": 0.1, "latency_p99_ms": 0.2, "speedup": 9.0}
+    figures = {
+        "passed": passed,
+        "parity": 0.0,
+        "latency_p50_ms": 0.1,
+        "latency_p99_ms": 0.2,
+        "speedup": 9.0,
+    }
     links = {"inputs": {"bundle": digest}, "input_paths": {"bundle": "../bundle"}}
-    return seal(partial, folder / "gate", "gate", {"stage": "gate", "metrics": figures, **links, **MADE}).path
+    return seal(
+        partial, folder / "gate", "gate", {"stage": "gate", "metrics": figures, **links, **MADE}
+    ).path
 
 
 def rewrite(artifact: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -52,13 +61,17 @@ def replace_policy(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> Non
 
 
 def note_hash(bundle: Path) -> Callable[[dict[str, Any]], Any]:
-    return lambda manifest: manifest["files"]["policy.onnx"].update(sha256=file_digest(bundle / "policy.onnx"))
+    return lambda manifest: manifest["files"]["policy.onnx"].update(
+        sha256=file_digest(bundle / "policy.onnx")
+    )
 
 
 def work_out_digests(manifest: dict[str, Any]) -> None:
     """What a person who has read the code does next."""
     manifest.pop("manifest_digest")
-    manifest["digest"] = json_digest({name: entry["sha256"] for name, entry in manifest["files"].items()})
+    manifest["digest"] = json_digest(
+        {name: entry["sha256"] for name, entry in manifest["files"].items()}
+    )
     manifest["manifest_digest"] = json_digest(manifest)
 
 
@@ -66,13 +79,20 @@ def refused(gate: Path, message: str) -> None:
     """Deploying and verifying both find it."""
     with pytest.raises(HandoffError, match=message):
         released_bundle(gate)
-    with pytest.raises(HandoffError, match=message.replace("is not the bundle that passed", "its input 'bundle' had")):
+    with pytest.raises(
+        HandoffError,
+        match=message.replace("is not the bundle that passed", "its input 'bundle' had"),
+    ):
         explain(gate, verify=True)
 
 
 def test_the_bundle_that_passed_is_released_and_its_chain_verified(gate: Path) -> None:
     assert released_bundle(gate) == gate.parent / "bundle"
-    assert [line.endswith("  verified") for line in explain(gate, verify=True).splitlines() if ") " in line] == [
+    assert [
+        line.endswith("  verified")
+        for line in explain(gate, verify=True).splitlines()
+        if ") " in line
+    ] == [
         True,
         True,
     ]
@@ -105,7 +125,9 @@ def test_a_policy_that_is_a_link_is_refused(gate: Path) -> None:
     refused(gate, "policy.onnx is a link")
 
 
-def test_a_verdict_that_was_written_into_the_manifest_is_refused(gate: Path, tmp_path: Path) -> None:
+def test_a_verdict_that_was_written_into_the_manifest_is_refused(
+    gate: Path, tmp_path: Path
+) -> None:
     digest = json.loads((gate / "manifest.json").read_text())["inputs"]["bundle"]
     gate.rename(tmp_path / "passed")
     failed = gated(tmp_path, digest, passed=False)
@@ -129,9 +151,14 @@ def test_another_bundle_with_digests_of_its_own_is_refused(gate: Path) -> None:
 
 
 @pytest.mark.parametrize("older", ["gate", "bundle"])
-def test_what_an_older_version_sealed_is_not_deployed_and_not_called_verified(gate: Path, older: str) -> None:
+def test_what_an_older_version_sealed_is_not_deployed_and_not_called_verified(
+    gate: Path, older: str
+) -> None:
     rewrite(gate.parent / older, lambda manifest: manifest.pop("manifest_digest"))
-    with pytest.raises(HandoffError, match=f"{older}: its manifest has no digest of its own.* run the pipeline again"):
+    with pytest.raises(
+        HandoffError,
+        match=f"{older}: its manifest has no digest of its own.* run the pipeline again",
+    ):
         released_bundle(gate)
     text = explain(gate, verify=True)
     assert text.count("  verified") == 1

@@ -1,4 +1,5 @@
-"""Practice in worlds that stay on the device of their policy, here a CPU: the stage, and what leaves the device."""
+"""Practice in worlds that stay on the device of their policy, here a CPU: the stage, and what
+leaves the device."""
 
 import os
 from itertools import count
@@ -22,7 +23,9 @@ import warp
 pytestmark = pytest.mark.usefixtures("unoptimised_kernels")
 
 WORLDS = 4
-RESIDENT = "name: reach_by_name, engine: warp, task: reach_by_name, packages: [handoff], max_steps: 8"
+RESIDENT = (
+    "name: reach_by_name, engine: warp, task: reach_by_name, packages: [handoff], max_steps: 8"
+)
 TINY = [
     "scripted.episodes=4",
     "pretrain.training.steps=10",
@@ -55,7 +58,9 @@ def test_a_policy_practises_where_its_worlds_are(made: dict[str, Any]) -> None:
     assert (made["finetune"].path / "practised.safetensors").exists()
 
 
-def test_nothing_leaves_the_device_between_two_updates(made: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_leaves_the_device_between_two_updates(
+    made: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from policies.load import load_module
     from policies.rl.collection.split_chunk_env import worlds_of
     from policies.rl.finetuning.config import VlaPracticeConfig
@@ -65,7 +70,9 @@ def test_nothing_leaves_the_device_between_two_updates(made: dict[str, Any], mon
     practice: Any = compose("vla_ppo", TINY).finetune
     module: Any
     module, card = load_module(made["pretrain"].path, trainable=True)
-    worlds: Any = worlds_of(resident_env(practice.protocol, WORLDS), module, card.model.n_action_steps, count(), 0.99)
+    worlds: Any = worlds_of(
+        resident_env(practice.protocol, WORLDS), module, card.model.n_action_steps, count(), 0.99
+    )
     collector = VlaPractice(VlaPracticeConfig(), module, worlds, 0)._collector
     collector.rollout(1)
     copied: list[str] = []
@@ -81,7 +88,9 @@ def test_worlds_on_a_device_are_for_collocated_practice_alone() -> None:
     from sim.evaluation.evaluate import make_env
 
     apart: Any = compose("vla_ppo", [*TINY, "finetune.placement.kind=disaggregated"]).finetune
-    with pytest.raises(HandoffError, match="disaggregated placement of worlds that stay on the device"):
+    with pytest.raises(
+        HandoffError, match="disaggregated placement of worlds that stay on the device"
+    ):
         run(apart, {"policy": Path()}, Path(), no_progress)
     with pytest.raises(HandoffError, match="resident: true is for practice alone"):
         make_env(apart.protocol, 1)

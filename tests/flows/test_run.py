@@ -20,8 +20,12 @@ from tests.flows.counting_stage import CountingConfig
 MODULE = "tests.flows.counting_stage"
 
 
-def number(name: str, value: int, *, fail: str = "", exclusive: bool = False, **inputs: Stage) -> Stage:
-    return Stage(name, "number", MODULE, CountingConfig(value=value, fail=fail), inputs, exclusive=exclusive)
+def number(
+    name: str, value: int, *, fail: str = "", exclusive: bool = False, **inputs: Stage
+) -> Stage:
+    return Stage(
+        name, "number", MODULE, CountingConfig(value=value, fail=fail), inputs, exclusive=exclusive
+    )
 
 
 def diamond(fail: str = "") -> list[Stage]:
@@ -35,7 +39,9 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: st
     """Replaces the demo by a diamond of four small stages."""
 
     def use(**options: str) -> Path:
-        monkeypatch.setattr(runner, "compose", lambda name, overrides: PipelineConfig(name=name, runs=str(tmp_path)))
+        monkeypatch.setattr(
+            runner, "compose", lambda name, overrides: PipelineConfig(name=name, runs=str(tmp_path))
+        )
         monkeypatch.setattr(runner, "stages", lambda config: diamond(**options))
         return tmp_path
 
@@ -57,7 +63,9 @@ def test_flow_runs_every_stage_and_writes_the_results(pipeline) -> None:
     assert "bottom" in (root / "diamond" / "report.html").read_text()
 
 
-def test_run_with_everything_cached_starts_no_flow(pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_everything_cached_starts_no_flow(
+    pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pipeline()
     runner.run("diamond")
 
@@ -73,12 +81,18 @@ def test_failing_stage_stops_the_flow_with_its_own_words_and_keeps_the_finished(
     root = pipeline(fail="error")
     with pytest.raises(HandoffError, match="value 3, limit 2"):
         runner.run("diamond")
-    finished = {path.name.split("-")[0] for path in (root / "artifacts").iterdir() if path.is_dir() and not path.suffix}
+    finished = {
+        path.name.split("-")[0]
+        for path in (root / "artifacts").iterdir()
+        if path.is_dir() and not path.suffix
+    }
     assert finished == {"top", "left"}
     assert not (root / "diamond" / "summary.json").exists()
 
 
-def test_no_two_threads_read_code_at_the_same_time(pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_two_threads_read_code_at_the_same_time(
+    pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Python 3.11 fails by chance when they do, and stages start in threads."""
     pipeline()
     readers: set[int] = set()

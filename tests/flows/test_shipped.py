@@ -1,4 +1,5 @@
-"""The small set that ships with Handoff: found when nothing else is, and what its provenance says."""
+"""The small set that ships with Handoff: found when nothing else is, and what its provenance
+says."""
 
 from __future__ import annotations
 
@@ -30,16 +31,23 @@ def ingested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[EpisodeSt
     return EpisodeStore.open(out / "store.zarr"), metrics
 
 
-def test_machine_without_data_falls_back_to_it_and_says_so(ingested: tuple[EpisodeStore, dict]) -> None:
+def test_machine_without_data_falls_back_to_it_and_says_so(
+    ingested: tuple[EpisodeStore, dict],
+) -> None:
     store, metrics = ingested
     assert metrics["source"] == "shipped"
     assert "Handoff" in metrics["source_line"]
     assert store.num_episodes == 200
 
 
-def test_every_episode_ends_with_the_goal_nearly_covered(ingested: tuple[EpisodeStore, dict]) -> None:
+def test_every_episode_ends_with_the_goal_nearly_covered(
+    ingested: tuple[EpisodeStore, dict],
+) -> None:
     store, _ = ingested
-    last = [geometry.coverage(store.read(i, "policy", ["block_pose"])["block_pose"][-1]) for i in range(0, 200, 10)]
+    last = [
+        geometry.coverage(store.read(i, "policy", ["block_pose"])["block_pose"][-1])
+        for i in range(0, 200, 10)
+    ]
     assert min(last) > 0.8
     assert all(store.metadata(i)["coverage"] > geometry.SUCCESS_COVERAGE for i in range(200))
 

@@ -51,7 +51,9 @@ def once_begun(folder: Path, number: signal.Signals, child: bool) -> threading.T
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_stage_that_a_signal_ends_runs_its_finally_blocks(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_stage_that_a_signal_ends_runs_its_finally_blocks(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     stage = waiting(tmp_path / "words")
     sender = once_begun(tmp_path / "words", number, child=True)
     with pytest.raises(HandoffError, match=f"its process was killed by {number.name}"):
@@ -69,7 +71,9 @@ def test_a_run_that_a_signal_ends_ends_its_stages(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     first, second, third = (waiting(tmp_path / name, name) for name in ("first", "second", "third"))
-    monkeypatch.setattr(runner, "compose", lambda name, overrides: PipelineConfig(name=name, runs=str(tmp_path)))
+    monkeypatch.setattr(
+        runner, "compose", lambda name, overrides: PipelineConfig(name=name, runs=str(tmp_path))
+    )
     monkeypatch.setattr(runner, "stages", lambda config: [first, second, third])
 
     def send() -> None:

@@ -1,4 +1,5 @@
-"""The whole chain, small: every stage for real, through Prefect, the command line and the FCI twin."""
+"""The whole chain, small: every stage for real, through Prefect, the command line and the FCI
+twin."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ METRICS = [
 def handoff(*arguments: str, home: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PREFECT_HOME": str(home / "prefect"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "flows", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    result = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False
+    )
     if check:
         assert result.returncode == 0, result.stderr[-3000:]
     return result
@@ -92,7 +95,9 @@ def test_deployment_is_recorded_as_episodes(runs: Path) -> None:
     assert store.num_episodes == 2
     robot, policy = store.read(0, "robot"), store.read(0, "policy")
     assert len(policy["action"]) == 20
-    assert len(robot["q"]) == 1999, "20 policy steps of 100 ms; the client's newest state is one tick behind the world"
+    assert len(robot["q"]) == 1999, (
+        "20 policy steps of 100 ms; the client's newest state is one tick behind the world"
+    )
     assert np.abs(np.diff(robot["time"]) - 1e-3).max() < 1e-9
     assert np.isfinite(robot["tau_J_d"]).all()
     assert np.abs(robot["tau_J_d"]).max() > 0.01
@@ -118,7 +123,9 @@ def test_second_run_is_all_cached(runs: Path, summary: dict) -> None:
 
 def test_explain_reaches_the_demonstrations(runs: Path) -> None:
     text = handoff("explain", str(runs / "smoke" / "deploy"), "--verify", home=runs).stdout
-    assert [f"{name} (" in text for name in ("deploy", "gate", "export", "distil", "pretrain", "ingest")] == [True] * 6
+    assert [
+        f"{name} (" in text for name in ("deploy", "gate", "export", "distil", "pretrain", "ingest")
+    ] == [True] * 6
     assert "sha256" in text
 
 
@@ -131,7 +138,9 @@ def test_explain_reaches_the_demonstrations(runs: Path) -> None:
         (["explain", "nowhere"], "nowhere does not exist"),
     ],
 )
-def test_bad_input_is_one_line_and_an_exit_code(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_bad_input_is_one_line_and_an_exit_code(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
     result = handoff(*arguments, home=tmp_path, check=False)
     assert result.returncode == 1
     assert message in result.stderr
@@ -140,9 +149,17 @@ def test_bad_input_is_one_line_and_an_exit_code(arguments: list[str], message: s
 
 
 def test_failing_gate_stops_the_flow(runs: Path) -> None:
-    overrides = [f"runs={runs}", "name=gated", "deploy.twin.host=127.0.77.1", "gate.min_speedup=1e6"]
+    overrides = [
+        f"runs={runs}",
+        "name=gated",
+        "deploy.twin.host=127.0.77.1",
+        "gate.min_speedup=1e6",
+    ]
     result = handoff("run", "smoke", *overrides, home=runs, check=False)
     assert result.returncode == 1
     assert "was not released" in result.stderr
     assert not (runs / "gated" / "summary.json").exists()
-    assert not any(path.name.startswith("deploy") and "partial" in path.name for path in (runs / "artifacts").iterdir())
+    assert not any(
+        path.name.startswith("deploy") and "partial" in path.name
+        for path in (runs / "artifacts").iterdir()
+    )

@@ -1,4 +1,5 @@
-"""A run that is killed while a stage is at work: the stage's process ends, and no other writes before it has ended."""
+"""A run that is killed while a stage is at work: the stage's process ends, and no other writes
+before it has ended."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ LONG = 60.0
 
 @contextmanager
 def orphan(root: Path, kill: signal.Signals, deaf_seconds: float = 0.0) -> Iterator[int]:
-    """The stage's process of a run that has just been killed; it is gone after the context, whatever the test finds."""
+    """The stage's process of a run that has just been killed; it is gone after the context,
+    whatever the test finds."""
     flow = begun(root, deaf_seconds)
     wait_until(lambda: bool(written(root)))
     [writer] = written(root)
@@ -42,7 +44,9 @@ def orphan(root: Path, kill: signal.Signals, deaf_seconds: float = 0.0) -> Itera
 def begun(root: Path, deaf_seconds: float = 0.0, before: str = "") -> subprocess.Popen[bytes]:
     """A run in a process of its own; `before` is code that it begins with."""
     call = f"write(Path({str(root)!r}), {deaf_seconds})"
-    code = f"{before}\nfrom pathlib import Path\nfrom tests.flows.writing_stage import write\n{call}"
+    code = (
+        f"{before}\nfrom pathlib import Path\nfrom tests.flows.writing_stage import write\n{call}"
+    )
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
 
 
@@ -58,7 +62,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
-def test_a_stage_ends_with_its_run_and_the_next_run_follows_it(tmp_path: Path, kill: signal.Signals) -> None:
+def test_a_stage_ends_with_its_run_and_the_next_run_follows_it(
+    tmp_path: Path, kill: signal.Signals
+) -> None:
     with orphan(tmp_path, kill) as first:
         outcome = write(tmp_path)
         assert outcome.artifact.manifest["metrics"] == {"beside": False}
@@ -78,14 +84,19 @@ def test_the_next_run_waits_for_a_process_that_is_slow_to_end(tmp_path: Path) ->
     assert len(written(tmp_path)) == 2
 
 
-def test_no_run_comes_between_the_end_of_a_run_and_the_beginning_of_its_stage(tmp_path: Path) -> None:
-    """The run is killed as soon as it has made the stage's process, which takes a while to load Python."""
+def test_no_run_comes_between_the_end_of_a_run_and_the_beginning_of_its_stage(
+    tmp_path: Path,
+) -> None:
+    """The run is killed as soon as it has made the stage's process, which takes a while to load
+    Python."""
     key = json_digest(identity(stage(0.0), {}))
     partial = artifact_path(tmp_path, stage(0.0), key).with_suffix(".partial")
     partial.mkdir(parents=True)
     # As if by an earlier attempt, so that each ends by itself.
     (partial / "lines.txt").write_text("0\n")
-    kill = "import os\nfrom flows import isolate\nisolate._listen = lambda *_: os.kill(os.getpid(), 9)"
+    kill = (
+        "import os\nfrom flows import isolate\nisolate._listen = lambda *_: os.kill(os.getpid(), 9)"
+    )
     begun(tmp_path, before=kill).wait()
     notes: list[str] = []
     outcome = write(tmp_path, progress=lambda done, total, note="": notes.append(note))
@@ -95,10 +106,14 @@ def test_no_run_comes_between_the_end_of_a_run_and_the_beginning_of_its_stage(tm
     assert len(wrote) == len(set(wrote)), "each wrote in one go"
 
 
-def test_the_next_run_refuses_where_the_process_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_run_refuses_where_the_process_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("flows.runner.lock.PATIENCE_SECONDS", 0.3)
     with orphan(tmp_path, signal.SIGKILL, deaf_seconds=LONG) as first:
-        with pytest.raises(HandoffError, match=rf"the stage's process {first} is still ending, 0.3 s after"):
+        with pytest.raises(
+            HandoffError, match=rf"the stage's process {first} is still ending, 0.3 s after"
+        ):
             write(tmp_path, LONG)
         assert lives(first)
         assert written(tmp_path) == [first]

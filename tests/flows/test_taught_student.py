@@ -1,4 +1,5 @@
-"""A policy that reads as a pipeline: imitation, practice, a smaller student taught in its own states, gate and twin."""
+"""A policy that reads as a pipeline: imitation, practice, a smaller student taught in its own
+states, gate and twin."""
 
 from __future__ import annotations
 
@@ -60,18 +61,28 @@ def without_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.mark.parametrize(("number", "name", "placed"), [(0, "vla_ppo", []), (1, "vla_grpo", [CLUSTER])])
+@pytest.mark.parametrize(
+    ("number", "name", "placed"), [(0, "vla_ppo", []), (1, "vla_grpo", [CLUSTER])]
+)
 def test_from_demonstrations_with_words_to_the_twin(
     number: int, name: str, placed: list[str], tmp_path: Path, without_ray: None
 ) -> None:
-    made = run_all(compose(name, [f"runs={tmp_path}", *TINY, *placed, f"bench.twin.host='{address(52 + number)}'"]))
+    made = run_all(
+        compose(
+            name, [f"runs={tmp_path}", *TINY, *placed, f"bench.twin.host='{address(52 + number)}'"]
+        )
+    )
     assert made["gate"].manifest["metrics"]["parity"] < 1e-4
-    assert {"policy.onnx", "tokenizer.json", "golden.npz"} <= {file.name for file in made["export"].path.iterdir()}
+    assert {"policy.onnx", "tokenizer.json", "golden.npz"} <= {
+        file.name for file in made["export"].path.iterdir()
+    }
     distilled = made["distil"].manifest
     assert distilled["inputs"]["teacher"] == made["finetune"].digest
     assert distilled["inputs"]["student"] == made["pretrain_student"].digest
     assert distilled["metrics"]["rollouts"] == 2
-    teacher, student = (made[stage].manifest["metrics"]["bytes"] for stage in ("export_teacher", "export"))
+    teacher, student = (
+        made[stage].manifest["metrics"]["bytes"] for stage in ("export_teacher", "export")
+    )
     assert student < teacher
     assert made["deploy"].manifest["metrics"]["starts"] == 1
 

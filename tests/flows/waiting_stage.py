@@ -18,7 +18,9 @@ class WaitingConfig:
     """Where the words go: what a stage writes itself lies under another name every time."""
 
 
-def run(config: WaitingConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    config: WaitingConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
     (Path(config.folder) / BEGUN).touch()
     try:
         time.sleep(120.0)

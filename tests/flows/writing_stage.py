@@ -1,4 +1,5 @@
-"""A stage for tests that writes without a pause and without a word of progress; its first attempt does not end."""
+"""A stage for tests that writes without a pause and without a word of progress; its first attempt
+does not end."""
 
 from __future__ import annotations
 
@@ -22,13 +23,19 @@ PERIOD_SECONDS = 0.01
 @config
 class WritingConfig:
     deaf_seconds: float = 0.0
-    """Time from SIGTERM to the end of the process [s], as in a long call of C code; 0 ends it at once."""
+    """Time from SIGTERM to the end of the process [s], as in a long call of C code; 0 ends it at
+    once."""
 
 
-def run(config: WritingConfig, inputs: dict[str, Path], out: Path, progress: Progress) -> dict[str, Any]:
-    """Appends the number of this process to `out/lines.txt`: for ever at first, 20 times after an earlier attempt."""
+def run(
+    config: WritingConfig, inputs: dict[str, Path], out: Path, progress: Progress
+) -> dict[str, Any]:
+    """Appends the number of this process to `out/lines.txt`: for ever at first, 20 times after an
+    earlier attempt."""
     if config.deaf_seconds:
-        signal.signal(signal.SIGTERM, lambda *_: threading.Timer(config.deaf_seconds, os._exit, (1,)).start())
+        signal.signal(
+            signal.SIGTERM, lambda *_: threading.Timer(config.deaf_seconds, os._exit, (1,)).start()
+        )
     before = writers(out)
     beside = False
     count = 0
@@ -42,10 +49,15 @@ def run(config: WritingConfig, inputs: dict[str, Path], out: Path, progress: Pro
 
 
 def writers(out: Path) -> list[int]:
-    """The processes that have written, in turn; more than one entry for each that came and went beside another."""
+    """The processes that have written, in turn; more than one entry for each that came and went
+    beside another."""
     file = out / LINES
     numbers = [int(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return [number for number, previous in zip(numbers, [None, *numbers], strict=False) if number != previous]
+    return [
+        number
+        for number, previous in zip(numbers, [None, *numbers], strict=False)
+        if number != previous
+    ]
 
 
 def lives(number: int) -> bool:
@@ -58,7 +70,9 @@ def lives(number: int) -> bool:
 
 def stage(deaf_seconds: float) -> Stage:
     """The stage as a pipeline declares it."""
-    return Stage("write", "lines", "tests.flows.writing_stage", WritingConfig(deaf_seconds=deaf_seconds))
+    return Stage(
+        "write", "lines", "tests.flows.writing_stage", WritingConfig(deaf_seconds=deaf_seconds)
+    )
 
 
 def write(root: Path, deaf_seconds: float = 0.0, progress: Progress = no_progress) -> Outcome:

@@ -1,4 +1,5 @@
-"""Small demonstrations: a point that is pulled to a goal, four entries of observation, two of action."""
+"""Small demonstrations: a point that is pulled to a goal, four entries of observation, two of
+action."""
 
 from __future__ import annotations
 
@@ -29,12 +30,19 @@ TINY = DiffusionPolicyConfig(
 _POINT = FieldSpec(shape=(2,), unit="m", frame="board")
 
 
-def write_demonstrations(demos: Path, actions: Sequence[np.ndarray], goal: np.ndarray | None = None) -> Path:
-    """A store in the directory `demos` whose agents follow `actions`, one (T, 2) array per episode, one step behind."""
+def write_demonstrations(
+    demos: Path, actions: Sequence[np.ndarray], goal: np.ndarray | None = None
+) -> Path:
+    """A store in the directory `demos` whose agents follow `actions`, one (T, 2) array per episode,
+    one step behind."""
     demos.mkdir(parents=True, exist_ok=True)
     schema = EpisodeSchema(
         name="point",
-        streams={"policy": StreamSpec(rate_hz=10.0, fields={"goal": _POINT, "agent": _POINT, "action": _POINT})},
+        streams={
+            "policy": StreamSpec(
+                rate_hz=10.0, fields={"goal": _POINT, "agent": _POINT, "action": _POINT}
+            )
+        },
     )
     with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
         for action in actions:
@@ -49,7 +57,9 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve straight reaches of ten to twenty-one steps."""
     rng = np.random.default_rng(0)
     lengths = range(10, 22)
-    actions = [rng.uniform(0.1, 0.4, 2) * np.linspace(0.1, 1.0, length)[:, None] for length in lengths]
+    actions = [
+        rng.uniform(0.1, 0.4, 2) * np.linspace(0.1, 1.0, length)[:, None] for length in lengths
+    ]
     return write_demonstrations(tmp_path_factory.mktemp("demos"), actions)
 
 
@@ -60,7 +70,9 @@ def toy_play(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def toy_model(toy_play: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def toy_model(
+    toy_play: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
     """Folder of a world model of it, and the metrics of its training."""
     from policies.world_model.train import train_world_model
 

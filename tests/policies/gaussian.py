@@ -6,7 +6,9 @@ from torch import Tensor
 from policies.samplers.chain import Denoise, Grid
 
 
-def end_moments(grid: Grid, denoise: Denoise, start: float = 1.0, noisy: float = 1.0) -> tuple[float, float]:
+def end_moments(
+    grid: Grid, denoise: Denoise, start: float = 1.0, noisy: float = 1.0
+) -> tuple[float, float]:
     """Mean and standard deviation after the last step, for noise of mean 0 and std `start`.
 
     Args:

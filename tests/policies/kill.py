@@ -1,4 +1,5 @@
-"""Runs a training in a process of its own that is killed with SIGKILL at one call of its progress."""
+"""Runs a training in a process of its own that is killed with SIGKILL at one call of its
+progress."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ from typing import Any
 
 
 def run_until_killed(call: int, train: Callable[..., Any], *arguments: Any) -> None:
-    """Calls `train(*arguments, progress)` in a spawned process, which dies at progress call number `call`."""
-    process = multiprocessing.get_context("spawn").Process(target=_train, args=(call, train, arguments))
+    """Calls `train(*arguments, progress)` in a spawned process, which dies at progress call number
+    `call`."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=_train, args=(call, train, arguments)
+    )
     process.start()
     process.join(120)
     assert process.exitcode == -signal.SIGKILL

@@ -18,7 +18,8 @@ CONTRACT = contract()
 
 
 def shifted(observation, noise):
-    """A policy that depends on every input: the newest agent position, a tenth of the noise, the mean keypoint."""
+    """A policy that depends on every input: the newest agent position, a tenth of the noise, the
+    mean keypoint."""
     chunk = observation[:, -1:, -2:] + np.float32(0.1) * noise + observation[:, :, :18].mean()
     return chunk.astype(np.float32)
 
@@ -43,7 +44,9 @@ class Served:
 
     def connect(self, authorization=f"Api-Key {TOKEN}"):
         headers = {"Authorization": authorization} if authorization else {}
-        return connect(self.uri, additional_headers=headers, compression=None, proxy=None, close_timeout=5.0)
+        return connect(
+            self.uri, additional_headers=headers, compression=None, proxy=None, close_timeout=5.0
+        )
 
     def client(self):
         """A connection that has read the metadata."""
@@ -87,7 +90,12 @@ def _plain(value):
     if isinstance(value, dict):
         return {name: _plain(entry) for name, entry in value.items()}
     if isinstance(value, np.ndarray):
-        entries = {"__ndarray__": True, "data": value.tobytes(), "dtype": value.dtype.str, "shape": value.shape}
+        entries = {
+            "__ndarray__": True,
+            "data": value.tobytes(),
+            "dtype": value.dtype.str,
+            "shape": value.shape,
+        }
         return {name.encode(): entry for name, entry in entries.items()}
     return value
 
@@ -96,7 +104,9 @@ def decode(value):
     """Reads openpi's form without our decoder."""
     if isinstance(value, dict) and b"__ndarray__" in value:
         return np.frombuffer(value[b"data"], value[b"dtype"]).reshape(value[b"shape"])
-    return {name: decode(entry) for name, entry in value.items()} if isinstance(value, dict) else value
+    return (
+        {name: decode(entry) for name, entry in value.items()} if isinstance(value, dict) else value
+    )
 
 
 def ask(connection, request) -> Any:

@@ -12,7 +12,13 @@ from robots.spec import FieldSpec
 from tests.policies.conftest import TINY
 
 POINT = FieldSpec(shape=(2,), unit="m", frame="board")
-CARD = PolicyCard(task="point", rate_hz=10.0, observation={"goal": POINT, "agent": POINT}, action=POINT, model=TINY)
+CARD = PolicyCard(
+    task="point",
+    rate_hz=10.0,
+    observation={"goal": POINT, "agent": POINT},
+    action=POINT,
+    model=TINY,
+)
 
 
 def test_card_and_weights_come_back_as_saved(tmp_path: Path):
@@ -23,7 +29,11 @@ def test_card_and_weights_come_back_as_saved(tmp_path: Path):
 
 
 def test_the_card_keeps_the_order_of_the_observation(tmp_path: Path):
-    save_policy(tmp_path, replace(CARD, observation={"zeta": POINT, "alpha": POINT}), {"weight": torch.zeros(1)})
+    save_policy(
+        tmp_path,
+        replace(CARD, observation={"zeta": POINT, "alpha": POINT}),
+        {"weight": torch.zeros(1)},
+    )
     assert list(read_card(tmp_path).observation) == ["zeta", "alpha"]
 
 
@@ -36,7 +46,9 @@ def test_a_misspelt_key_in_the_card_is_named(tmp_path: Path):
     save_policy(tmp_path, CARD, {"weight": torch.zeros(1)})
     card = tmp_path / "config.json"
     card.write_text(card.read_text().replace('"rate_hz"', '"rate"'))
-    with pytest.raises(HandoffError, match=r"unknown key 'config.json.rate', did you mean 'rate_hz'\?"):
+    with pytest.raises(
+        HandoffError, match=r"unknown key 'config.json.rate', did you mean 'rate_hz'\?"
+    ):
         read_card(tmp_path)
 
 

@@ -1,4 +1,5 @@
-"""Policies that see pictures and point clouds: training, inference, export and serving, on a bright square to reach."""
+"""Policies that see pictures and point clouds: training, inference, export and serving, on a bright
+square to reach."""
 
 import json
 from dataclasses import replace
@@ -37,12 +38,20 @@ SEEING = replace(
     observation_fields=("agent",),
     image_fields=("camera",),
     inference_steps=1,
-    image_encoder=ImageEncoderConfig(channels=(16, 16, 32, 32), crop=(CROP, CROP), keypoints=8, features=16),
+    image_encoder=ImageEncoderConfig(
+        channels=(16, 16, 32, 32), crop=(CROP, CROP), keypoints=8, features=16
+    ),
     point_encoder=PointEncoderConfig(widths=(8, 16), features=8),
     network=UnetConfig(widths=(16, 32), groups=4, time_embedding=16),
 )
 TRAINING = TrainingConfig(
-    steps=40, learning_rate=1e-3, batch_size=8, warmup_steps=5, log_every=10, precision="fp32", device="cpu"
+    steps=40,
+    learning_rate=1e-3,
+    batch_size=8,
+    warmup_steps=5,
+    log_every=10,
+    precision="fp32",
+    device="cpu",
 )
 CONFIG = PretrainConfig(policy=SEEING, training=TRAINING, validation_fraction=0.2)
 PICTURES = Shapes({"agent": (0, 2)}, 2, 0, {"camera": (EDGE, EDGE, 3)})
@@ -64,8 +73,15 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     demos = tmp_path_factory.mktemp("pictures")
     point = FieldSpec(shape=(2,), unit="m")
     camera = FieldSpec(shape=(EDGE, EDGE, 3), dtype="uint8", unit="u8")
-    fields = {"agent": point, "action": point, "camera": camera, "cloud": FieldSpec(shape=(6, 3), unit="m")}
-    schema = EpisodeSchema(name="square", streams={"policy": StreamSpec(rate_hz=10.0, fields=fields)})
+    fields = {
+        "agent": point,
+        "action": point,
+        "camera": camera,
+        "cloud": FieldSpec(shape=(6, 3), unit="m"),
+    }
+    schema = EpisodeSchema(
+        name="square", streams={"policy": StreamSpec(rate_hz=10.0, fields=fields)}
+    )
     draw = np.random.default_rng(0)
     with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
         for _ in range(10):
@@ -97,19 +113,27 @@ def camera(rows: int, seed: int = 0) -> np.ndarray:
     """Squares anywhere, on faint noise; (rows, 2, EDGE, EDGE, 3)."""
     draw = np.random.default_rng(seed)
     squares = np.stack([picture(draw.uniform(0.0, 1.0, 2)) for _ in range(2 * rows)])
-    return np.maximum(squares, draw.integers(0, 30, squares.shape, dtype=np.uint8)).reshape(rows, 2, EDGE, EDGE, 3)
+    return np.maximum(squares, draw.integers(0, 30, squares.shape, dtype=np.uint8)).reshape(
+        rows, 2, EDGE, EDGE, 3
+    )
 
 
 def shown(rows: int, seed: int = 0) -> tuple[PolicyInput, np.ndarray]:
     draw = np.random.default_rng(seed)
     vector = draw.uniform(0.0, 1.0, (rows, 2, 2)).astype(np.float32)
-    return PolicyInput(vector, {"camera": camera(rows, seed)}), draw.standard_normal((rows, 4, 2), dtype=np.float32)
+    return PolicyInput(vector, {"camera": camera(rows, seed)}), draw.standard_normal(
+        (rows, 4, 2), dtype=np.float32
+    )
 
 
 def batch(rows: int = 4) -> Batch:
     draw = torch.Generator().manual_seed(0)
-    observed = Observed(torch.rand(rows, 2, 2, generator=draw), {"camera": torch.from_numpy(camera(rows))})
-    return Batch(observed, torch.randn(rows, 4, 2, generator=draw), torch.zeros(rows, 4, dtype=torch.bool))
+    observed = Observed(
+        torch.rand(rows, 2, 2, generator=draw), {"camera": torch.from_numpy(camera(rows))}
+    )
+    return Batch(
+        observed, torch.randn(rows, 4, 2, generator=draw), torch.zeros(rows, 4, dtype=torch.bool)
+    )
 
 
 def test_the_loss_falls(trained: Path):
@@ -142,10 +166,14 @@ def test_only_the_middle_of_a_picture_is_looked_at_in_inference(trained: Path):
     edge = (EDGE - CROP) // 2
     framed[:, :, :edge] = framed[:, :, -edge:] = 255 - framed[:, :, :edge]
     policy = load_policy(trained)
-    np.testing.assert_array_equal(policy(given, noise), policy(given._replace(sensors={"camera": framed}), noise))
+    np.testing.assert_array_equal(
+        policy(given, noise), policy(given._replace(sensors={"camera": framed}), noise)
+    )
 
 
-def test_a_training_that_stopped_ends_with_the_weights_it_would_have_had(pictures: Path, tmp_path: Path):
+def test_a_training_that_stopped_ends_with_the_weights_it_would_have_had(
+    pictures: Path, tmp_path: Path
+):
     class StopError(Exception):
         pass
 
@@ -162,13 +190,17 @@ def test_a_training_that_stopped_ends_with_the_weights_it_would_have_had(picture
     with pytest.raises(StopError):
         pretrain(config, pictures, parts, stop)
     pretrain(config, pictures, parts, no_progress)
-    assert (parts / "policy.safetensors").read_bytes() == (whole / "policy.safetensors").read_bytes()
+    assert (parts / "policy.safetensors").read_bytes() == (
+        whole / "policy.safetensors"
+    ).read_bytes()
 
 
 def test_crops_of_an_update_come_from_its_own_random_numbers():
     encoder = untrained().encoder
     observed = batch().observed
-    once, again, other, middle = (encoder(observed, draw) for draw in (rng(0, 1), rng(0, 1), rng(0, 2), None))
+    once, again, other, middle = (
+        encoder(observed, draw) for draw in (rng(0, 1), rng(0, 1), rng(0, 2), None)
+    )
     assert torch.equal(once, again)
     assert not torch.equal(once, other)
     assert not torch.equal(once, middle)
@@ -223,7 +255,9 @@ def test_a_crop_that_does_not_fit_is_refused_before_training():
 
 
 def test_a_sensor_without_data_is_refused():
-    with pytest.raises(HandoffError, match=r"no data of the sensors \['camera'\], there are \['cloud'\]"):
+    with pytest.raises(
+        HandoffError, match=r"no data of the sensors \['camera'\], there are \['cloud'\]"
+    ):
         untrained(SEEING, CLOUDS)
 
 
@@ -247,7 +281,9 @@ def test_the_range_of_the_points_is_saved_with_the_policy(pictures: Path, tmp_pa
     assert (centre - 5.0).abs().max() < 0.05
     cloud = np.random.default_rng(0).uniform(4.8, 5.2, (3, 2, 6, 3)).astype(np.float32)
     given, noise = shown(3)
-    assert np.isfinite(load_policy(tmp_path)(PolicyInput(given.vector, {"cloud": cloud}), noise)).all()
+    assert np.isfinite(
+        load_policy(tmp_path)(PolicyInput(given.vector, {"cloud": cloud}), noise)
+    ).all()
 
 
 @pytest.fixture(scope="module")
@@ -259,11 +295,15 @@ def bundle(trained: Path, pictures: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def session(bundle: Path) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(str(bundle / "policy.onnx"), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        str(bundle / "policy.onnx"), providers=["CPUExecutionProvider"]
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_onnx_answers_to_pictures_as_torch(trained: Path, session: onnxruntime.InferenceSession, rows: int):
+def test_onnx_answers_to_pictures_as_torch(
+    trained: Path, session: onnxruntime.InferenceSession, rows: int
+):
     assert [node.name for node in session.get_inputs()] == ["observation", "noise", "camera"]
     given, noise = shown(rows)
     (action,) = session.run(
@@ -278,13 +318,19 @@ def test_golden_examples_hold_the_pictures(bundle: Path, session: onnxruntime.In
     contract = Contract.from_json(session.get_modelmeta().custom_metadata_map[CONTRACT_KEY])
     assert contract.sensors["camera"].shape == (EDGE, EDGE, 3)
     assert golden["sensors/camera"].shape == (5, 2, EDGE, EDGE, 3)
-    given = {"observation": golden["observation"], "noise": golden["noise"], "camera": golden["sensors/camera"]}
+    given = {
+        "observation": golden["observation"],
+        "noise": golden["noise"],
+        "camera": golden["sensors/camera"],
+    }
     (action,) = session.run(["action"], given)
     assert (np.abs(np.asarray(action) - golden["action"]) / golden["action_scale"]).max() <= 1e-4
 
 
 def test_the_controller_refuses_a_policy_that_sees_pictures(bundle: Path):
-    with pytest.raises(HandoffError, match="to be shown camera; the controller shows it numbers alone"):
+    with pytest.raises(
+        HandoffError, match="to be shown camera; the controller shows it numbers alone"
+    ):
         OnnxPolicy(bundle / "policy.onnx")
 
 
@@ -299,7 +345,9 @@ def test_a_served_policy_sees_the_pictures_of_a_request(trained: Path):
     with served(policy, contract) as server, server.client() as connection:
         answer = ask(connection, request(given, noise))
         blind = ask(connection, {"agent": given.vector[0], "noise": noise[0]})
-        scaled = ask(connection, request(given, noise) | {"camera": given.sensors["camera"][0] / 255.0})
+        scaled = ask(
+            connection, request(given, noise) | {"camera": given.sensors["camera"][0] / 255.0}
+        )
         short = ask(connection, request(given, noise) | {"camera": given.sensors["camera"][0, :1]})
     np.testing.assert_array_equal(answer["prediction"], load_policy(trained)(given, noise)[0])
     assert "missing ['camera']" in blind

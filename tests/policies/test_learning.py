@@ -1,6 +1,7 @@
 """Learning check with a negative control: two equally good ways round an obstacle.
 
-Demonstrations go from (0, 0) to (1, 0) m, half of them over a disc of 0.2 m at (0.5, 0), half of them under it.
+Demonstrations go from (0, 0) to (1, 0) m, half of them over a disc of 0.2 m at (0.5, 0), half of
+them under it.
 """
 
 from dataclasses import replace
@@ -41,7 +42,9 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sides = np.resize([1.0, -1.0], 100)
     heights = sides * rng.uniform(0.35, 0.5, 100)
     actions = [np.stack([x, height * np.sin(np.pi * x)], axis=1) for height in heights]
-    return write_demonstrations(tmp_path_factory.mktemp("forks"), actions, goal=np.array([1.0, 0.0]))
+    return write_demonstrations(
+        tmp_path_factory.mktemp("forks"), actions, goal=np.array([1.0, 0.0])
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,9 @@ def teacher(forks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def starts() -> tuple[np.ndarray, np.ndarray]:
     observation = np.tile(np.array([1.0, 0.0, 0.0, 0.0], np.float32), (ROLLOUTS, 1, 1))
-    return observation, np.random.default_rng(1).standard_normal((ROLLOUTS, LENGTH, 2), dtype=np.float32)
+    return observation, np.random.default_rng(1).standard_normal(
+        (ROLLOUTS, LENGTH, 2), dtype=np.float32
+    )
 
 
 def ways(chunk: np.ndarray) -> tuple[float, float, float]:
@@ -78,7 +83,12 @@ def cloned(forks: Path, out: Path, head: Literal["gmm", "mse"]) -> np.ndarray:
         head=head,
         hidden=(256, 256),
     )
-    pretrain(PretrainConfig(policy=policy, training=replace(TRAINING, learning_rate=1e-4)), forks, out, no_progress)
+    pretrain(
+        PretrainConfig(policy=policy, training=replace(TRAINING, learning_rate=1e-4)),
+        forks,
+        out,
+        no_progress,
+    )
     return load_policy(out)(*starts())
 
 

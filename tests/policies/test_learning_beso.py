@@ -1,15 +1,17 @@
 """Learning check of BESO with a negative control: a commanded way round an obstacle.
 
-Demonstrations go from (0, 0) to (1, 0) m, half of them over a disc of 0.2 m at (0.5, 0), half of them under it. The
-goal is a point above or below the disc. At the start nothing but the goal tells which way an episode took, so a policy
-that ignores it should take both equally often; so should one whose goals were dealt out without regard to the way.
+Demonstrations go from (0, 0) to (1, 0) m, half of them over a disc of 0.2 m at (0.5, 0), half of
+them under it. The goal is a point above or below the disc. At the start nothing but the goal tells
+which way an episode took, so a policy that ignores it should take both equally often; so should one
+whose goals were dealt out without regard to the way.
 
-Every window is a whole path: otherwise one in sixteen shows the start, and one in ten of these the start without a
-goal. The least noise level is the one released for Block-push. Kitchen's 0.005 takes the second of three steps at 0.07,
-where a network has only seen paths of either way: it leaves a path in between the two where it is.
+Every window is a whole path: otherwise one in sixteen shows the start, and one in ten of these the
+start without a goal. The least noise level is the one released for Block-push. Kitchen's 0.005
+takes the second of three steps at 0.07, where a network has only seen paths of either way: it
+leaves a path in between the two where it is.
 
-Not reached: without guidance three steps arrive less often than fifty, 0.92 against 1.00, where five points were meant
-to be the limit; from Kitchen's 0.005, 0.82 against 1.00.
+Not reached: without guidance three steps arrive less often than fifty, 0.92 against 1.00, where
+five points were meant to be the limit; from Kitchen's 0.005, 0.82 against 1.00.
 """
 
 from pathlib import Path
@@ -46,7 +48,9 @@ MODEL = BesoConfig(
     width=64,
     attention_dropout=0.0,
 )
-TRAINING = TrainingConfig(steps=4000, learning_rate=1e-3, batch_size=128, ema_max=0.999, precision="fp32")
+TRAINING = TrainingConfig(
+    steps=4000, learning_rate=1e-3, batch_size=128, ema_max=0.999, precision="fp32"
+)
 ROLLOUTS = 200
 """Per goal."""
 VIA = 0.425
@@ -54,14 +58,19 @@ VIA = 0.425
 
 
 def write_ways(demos: Path, commanded: np.ndarray) -> Path:
-    """A store with EPISODES paths, over the disc and under it in turn, and the side (+1 or -1) that each is told."""
+    """A store with EPISODES paths, over the disc and under it in turn, and the side (+1 or -1) that
+    each is told."""
     rng = np.random.default_rng(0)
     x = np.linspace(0.0, 1.0, LENGTH)
     heights = np.resize([1.0, -1.0], EPISODES) * rng.uniform(0.35, 0.5, EPISODES)
     point = FieldSpec(shape=(2,), unit="m", frame="board")
     schema = EpisodeSchema(
         name="ways",
-        streams={"policy": StreamSpec(rate_hz=10.0, fields={"goal": point, "agent": point, "action": point})},
+        streams={
+            "policy": StreamSpec(
+                rate_hz=10.0, fields={"goal": point, "agent": point, "action": point}
+            )
+        },
     )
     with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
         for height, side in zip(heights, commanded, strict=True):
@@ -88,12 +97,16 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> BesoPolicy:
 
 @pytest.fixture(scope="module")
 def misled(tmp_path_factory: pytest.TempPathFactory) -> BesoPolicy:
-    """Its goals were dealt to other episodes, so that each goes with as many paths over the disc as under it."""
+    """Its goals were dealt to other episodes, so that each goes with as many paths over the disc as
+    under it."""
     return trained(tmp_path_factory, [1.0, 1.0, -1.0, -1.0])
 
 
-def rollouts(policy: BesoPolicy, guidance: float, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Per rollout whether it was commanded over the disc, and whether it arrived over it and under it."""
+def rollouts(
+    policy: BesoPolicy, guidance: float, steps: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Per rollout whether it was commanded over the disc, and whether it arrived over it and under
+    it."""
     commanded_over = np.repeat([True, False], ROLLOUTS)
     goal = np.stack([np.full(2 * ROLLOUTS, 0.5), np.where(commanded_over, VIA, -VIA)], axis=1)
     observation = np.concatenate([goal, np.zeros_like(goal)], axis=1, dtype=np.float32)[:, None]

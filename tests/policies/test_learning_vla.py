@@ -1,7 +1,8 @@
 """Learning check of the VLA with a negative control: two instructions that want opposite actions.
 
-Both are demonstrated from the same pictures and the same state, so nothing but the words tells which action is wanted.
-A policy that hears the same words for both can only guess, which is 1 away on the average of 0 and 2.
+Both are demonstrated from the same pictures and the same state, so nothing but the words tells
+which action is wanted. A policy that hears the same words for both can only guess, which is 1 away
+on the average of 0 and 2.
 """
 
 from pathlib import Path
@@ -34,7 +35,9 @@ def examples(first: str, second: str) -> Batch:
     picture = torch.randint(0, 256, (1, 1, 20, 30, 3), dtype=torch.uint8, generator=draw)
     state = torch.randn(1, 1, 3, generator=draw)
     words = (first, second) * (ROWS // 2)
-    looks = Observed(state.expand(ROWS, -1, -1), {"camera": picture.expand(ROWS, -1, -1, -1, -1)}, words)
+    looks = Observed(
+        state.expand(ROWS, -1, -1), {"camera": picture.expand(ROWS, -1, -1, -1, -1)}, words
+    )
     chunk = torch.tensor([1.0, -1.0]).repeat(ROWS // 2)[:, None, None].expand(ROWS, 4, 2)
     return Batch(looks, chunk, torch.zeros(ROWS, 4, dtype=torch.bool))
 

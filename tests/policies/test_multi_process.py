@@ -35,11 +35,17 @@ def network() -> nn.Module:
 
 def pairs(step: int) -> Pairs:
     draw = rng(0, step)
-    return Pairs(*(torch.from_numpy(draw.standard_normal((ROWS, width), dtype="float32")) for width in (3, 1)))
+    return Pairs(
+        *(
+            torch.from_numpy(draw.standard_normal((ROWS, width), dtype="float32"))
+            for width in (3, 1)
+        )
+    )
 
 
 def learn(config: TrainingConfig, out: Path, spoilt_from: int | None = None) -> dict[str, Any]:
-    """Trains once; what this process saw and has at the end. The loss is NaN for draws from `spoilt_from` on."""
+    """Trains once; what this process saw and has at the end. The loss is NaN for draws from
+    `spoilt_from` on."""
     model, numbers, rows, told = network(), [], set(), []
 
     def loss(batch: Pairs, number: int) -> Tensor:
@@ -48,7 +54,14 @@ def learn(config: TrainingConfig, out: Path, spoilt_from: int | None = None) -> 
         error = (model(batch.inputs) - batch.target).square().mean()
         return error * (float("nan") if spoilt_from is not None and number >= spoilt_from else 1.0)
 
-    trained = train(config, model, Objective(pairs, loss), "job", out, lambda done, total, note="": told.append(done))
+    trained = train(
+        config,
+        model,
+        Objective(pairs, loss),
+        "job",
+        out,
+        lambda done, total, note="": told.append(done),
+    )
     gradients = [parameter.grad for parameter in model.parameters()]
     return {
         "gradients": gradients,
@@ -74,7 +87,10 @@ def work(process: int, port: int, out: Path) -> None:
     for folder in folders.values():
         folder.mkdir()
     one_update = TrainingConfig(steps=1, learning_rate=1e-2, warmup_steps=1)
-    results: dict[str, Any] = {"one": learn(one_update, folders["one"]), "many": learn(CONFIG, folders["many"])}
+    results: dict[str, Any] = {
+        "one": learn(one_update, folders["one"]),
+        "many": learn(CONFIG, folders["many"]),
+    }
     # Both read the checkpoint of the process that wrote one.
     results["again"] = learn(CONFIG, out / "many-0")
     try:
@@ -125,7 +141,9 @@ def test_half_of_the_rows_have_another_gradient():
     model = network()
     inputs, target = pairs(0)
     whole = torch.autograd.grad((model(inputs) - target).square().mean(), list(model.parameters()))
-    half = torch.autograd.grad((model(inputs[:6]) - target[:6]).square().mean(), list(model.parameters()))
+    half = torch.autograd.grad(
+        (model(inputs[:6]) - target[:6]).square().mean(), list(model.parameters())
+    )
     with pytest.raises(AssertionError):
         assert_close(list(half), list(whole))
 
@@ -153,7 +171,9 @@ def test_only_the_main_process_writes_and_reports(results: list[dict[str, Any]],
 def test_all_go_on_from_the_checkpoint_of_one(results: list[dict[str, Any]]):
     for result in results:
         assert result["again"]["numbers"] == []
-        assert_close(list(result["again"]["average"].values()), list(results[0]["many"]["average"].values()))
+        assert_close(
+            list(result["again"]["average"].values()), list(results[0]["many"]["average"].values())
+        )
 
 
 def test_all_stop_when_the_loss_of_one_is_not_finite(results: list[dict[str, Any]]):
@@ -167,7 +187,12 @@ def test_rows_of_every_kind_are_shared():
     mine = share((Batch(seen, rows, rows), rows), 1, 2)
     assert isinstance(mine[0], Batch)
     assert isinstance(mine[0].observed, Observed)
-    assert mine[0].observed.vector_BTO.tolist() == mine[0].chunk_BHA.tolist() == mine[1].tolist() == [2, 3]
+    assert (
+        mine[0].observed.vector_BTO.tolist()
+        == mine[0].chunk_BHA.tolist()
+        == mine[1].tolist()
+        == [2, 3]
+    )
     assert mine[0].observed.sensors["camera"].tolist() == [12, 13]
     assert mine[0].observed.instructions == ("c", "d")
     assert mine[0].observed.goal_BO is None

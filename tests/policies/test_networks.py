@@ -1,4 +1,5 @@
-"""Denoisers and encoders. Numbers of parameters are worked out from the papers' layer lists, not read off the code."""
+"""Denoisers and encoders. Numbers of parameters are worked out from the papers' layer lists, not
+read off the code."""
 
 import subprocess
 import sys
@@ -14,7 +15,13 @@ from torch.nn.functional import conv1d, conv_transpose1d, linear
 from policies.card import Shapes
 from policies.export.onnx import to_onnx
 from policies.families.diffusion import DiffusionPolicy, new_denoiser
-from policies.networks.image_encoder import ImageEncoder, ResNet18, crop_images, expected_places, random_corners
+from policies.networks.image_encoder import (
+    ImageEncoder,
+    ResNet18,
+    crop_images,
+    expected_places,
+    random_corners,
+)
 from policies.networks.point_encoder import PointCloudEncoder
 from policies.networks.unet import Convolution, Doubling, product
 from policies.policy_config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
@@ -80,14 +87,19 @@ def test_rows_do_not_see_one_another(kind: str):
 @pytest.mark.parametrize("kind", SMALL)
 def test_onnx_answers_as_torch(kind: str):
     torch.manual_seed(0)
-    # Tracing takes seconds per step of the sampler and per level; one and two of them have every kind of node.
+    # Tracing takes seconds per step of the sampler and per level; one and two of them have every
+    # kind of node.
     network = replace(SMALL[kind], widths=(8, 16)) if kind == "unet" else SMALL[kind]
     sizes = replace(TINY, network=network, inference_steps=1)
     policy = DiffusionPolicy(sizes, Shapes.of_vector(4, 2, anchor=2))
     policy.eval().requires_grad_(False)
-    session = onnxruntime.InferenceSession(to_onnx(policy, 21).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        to_onnx(policy, 21).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     observation, noise = torch.randn(3, 2, 4), torch.randn(3, 4, 2)
-    (action,) = session.run(["action"], {"observation": observation.numpy(), "noise": noise.numpy()})
+    (action,) = session.run(
+        ["action"], {"observation": observation.numpy(), "noise": noise.numpy()}
+    )
     assert np.abs(np.asarray(action) - policy(observation, noise).numpy()).max() <= 1e-5
 
 
@@ -102,10 +114,19 @@ def test_the_unet_has_the_parameters_of_the_paper(embedding: int, expected: int)
     def block(inputs: int, outputs: int) -> int:
         norms, film = 2 * 2 * outputs, 2 * outputs * (condition + 1)
         shortcut = convolution(inputs, outputs, 1) if inputs != outputs else 0
-        return convolution(inputs, outputs) + convolution(outputs, outputs) + norms + film + shortcut
+        return (
+            convolution(inputs, outputs) + convolution(outputs, outputs) + norms + film + shortcut
+        )
 
     time = 4 * embedding * (embedding + 1) + embedding * (4 * embedding + 1)
-    down = block(2, 256) + block(256, 256) + block(256, 512) + block(512, 512) + block(512, 1024) + block(1024, 1024)
+    down = (
+        block(2, 256)
+        + block(256, 256)
+        + block(256, 512)
+        + block(512, 512)
+        + block(512, 1024)
+        + block(1024, 1024)
+    )
     halvings = convolution(256, 256, 3) + convolution(512, 512, 3)
     middle = 2 * block(1024, 1024)
     up = block(2048, 512) + block(512, 512) + block(1024, 256) + block(256, 256)
@@ -118,7 +139,8 @@ def test_the_unet_has_the_parameters_of_the_paper(embedding: int, expected: int)
 
 
 def test_the_transformer_has_the_parameters_of_the_paper():
-    # Attention: four matrices with bias, to itself and to the memory. Feed-forward: four times as wide. Three norms.
+    # Attention: four matrices with bias, to itself and to the memory. Feed-forward: four times as
+    # wide. Three norms.
     attention, feed_forward, norm = 4 * 256 * 257, 1024 * 257 + 256 * 1025, 2 * 256
     layers = 8 * (2 * attention + feed_forward + 3 * norm)
     tokens = 256 * (2 + 1) + 256 * (20 + 1) + 16 * 256 + 3 * 256
@@ -152,7 +174,9 @@ def test_dropout_is_for_training_only():
 
 @pytest.mark.parametrize("horizon", [6, 10, 15])
 def test_a_horizon_that_cannot_be_halved_is_refused(horizon: int):
-    with pytest.raises(HandoffError, match=f"horizon {horizon} is not a multiple of 4; 3 widths halve it 2 times"):
+    with pytest.raises(
+        HandoffError, match=f"horizon {horizon} is not a multiple of 4; 3 widths halve it 2 times"
+    ):
         new_denoiser(SMALL["unet"], (horizon, 2), (1, 3), 20)
 
 
@@ -180,7 +204,8 @@ def test_doubling_is_a_transposed_convolution():
     torch.manual_seed(0)
     own, hidden = Doubling(3), torch.randn(2, 4, 3)
     earlier, later = own.weight.detach().transpose(1, 2).split(3, dim=1)
-    # Of torch's four taps the even output takes 3 and 1, the odd one 2 and 0, from the earlier and the later step.
+    # Of torch's four taps the even output takes 3 and 1, the odd one 2 and 0, from the earlier and
+    # the later step.
     weight = torch.stack([later[1], later[0], earlier[1], earlier[0]], dim=-1)
     expected = conv_transpose1d(hidden.transpose(1, 2), weight, own.bias, 2, 1).transpose(1, 2)
     assert torch.allclose(own(hidden), expected, atol=1e-6)
@@ -189,7 +214,9 @@ def test_doubling_is_a_transposed_convolution():
 @pytest.mark.parametrize(("bf16", "tolerance"), [(False, 1e-6), (True, 0.02)])
 def test_gradients_of_the_product_are_those_of_linear(bf16: bool, tolerance: float):
     draw = torch.Generator().manual_seed(0)
-    given = [torch.randn(*shape, generator=draw).requires_grad_() for shape in ((2, 3, 4), (5, 4), (5,))]
+    given = [
+        torch.randn(*shape, generator=draw).requires_grad_() for shape in ((2, 3, 4), (5, 4), (5,))
+    ]
     weighting = torch.randn(2, 3, 5, generator=draw)
     expected = torch.autograd.grad((linear(*given) * weighting).sum(), given)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
@@ -207,7 +234,9 @@ def test_the_trunk_is_resnet_18_with_group_norm_throughout():
     norms = [module for module in trunk.modules() if isinstance(module, nn.GroupNorm)]
     assert len(norms) == 20
     assert all(norm.num_channels // norm.num_groups == 16 for norm in norms)
-    assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in trunk.modules())
+    assert not any(
+        isinstance(module, nn.modules.batchnorm._BatchNorm) for module in trunk.modules()
+    )
     assert trunk(torch.zeros(1, 3, 84, 84)).shape == (1, 512, 3, 3)
 
 
@@ -224,7 +253,8 @@ def test_channels_that_do_not_fall_into_groups_are_refused(channels: tuple[int, 
 
 
 @pytest.mark.parametrize(
-    ("row", "column", "place"), [(0, 0, (-1, -1)), (0, 4, (1, -1)), (2, 1, (-0.5, 1)), (1, 2, (0, 0))]
+    ("row", "column", "place"),
+    [(0, 0, (-1, -1)), (0, 4, (1, -1)), (2, 1, (-0.5, 1)), (1, 2, (0, 0))],
 )
 def test_the_keypoint_of_one_peak_is_its_place(row: int, column: int, place: tuple[float, float]):
     logits = torch.zeros(1, 1, 3, 5)
@@ -257,7 +287,9 @@ def test_pictures_become_features_and_every_parameter_learns():
     torch.manual_seed(0)
     encoder = ImageEncoder(crop=(64, 64), keypoints=4, features=6)
     pictures = torch.randint(0, 256, (2, 2, 70, 66, 3), dtype=torch.uint8)
-    features = encoder(pictures, random_corners((2, 2), (70, 66), (64, 64), torch.Generator().manual_seed(0)))
+    features = encoder(
+        pictures, random_corners((2, 2), (70, 66), (64, 64), torch.Generator().manual_seed(0))
+    )
     assert features.shape == (2, 2, 6)
     features.square().sum().backward()
     # A softmax over places does not see what is added to all of them.
@@ -290,7 +322,9 @@ def test_the_order_of_the_points_does_not_matter():
 def test_a_point_that_is_there_twice_changes_nothing():
     torch.manual_seed(0)
     encoder, points = PointCloudEncoder(), torch.randn(1, 1, 20, 3)
-    assert torch.allclose(encoder(torch.cat([points, points[:, :, :5]], dim=2)), encoder(points), atol=1e-6)
+    assert torch.allclose(
+        encoder(torch.cat([points, points[:, :, :5]], dim=2)), encoder(points), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 0, 3), (1, 1, 10, 6), (1, 10, 3)])

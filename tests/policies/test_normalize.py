@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from policies.normalize import MinMaxNormalizer, MinMaxStatistics, MomentStatistics, StandardNormalizer
+from policies.normalize import (
+    MinMaxNormalizer,
+    MinMaxStatistics,
+    MomentStatistics,
+    StandardNormalizer,
+)
 from robots.errors import HandoffError
 
 
@@ -23,7 +28,9 @@ def test_the_extremes_become_minus_one_and_one():
 def test_the_inverse_undoes_the_map():
     rows = np.random.default_rng(0).uniform(-0.2, 0.6, (100, 5)).astype(np.float32)
     normalizer = fitted(rows)
-    assert torch.allclose(normalizer.inverse(normalizer(torch.from_numpy(rows))), torch.from_numpy(rows), atol=1e-7)
+    assert torch.allclose(
+        normalizer.inverse(normalizer(torch.from_numpy(rows))), torch.from_numpy(rows), atol=1e-7
+    )
 
 
 def test_parts_give_the_same_ranges_as_the_whole():
@@ -66,7 +73,9 @@ def test_standard_normaliser_gives_mean_zero_and_deviation_one_half():
     normalized = normalizer(torch.from_numpy(values)).numpy()
     np.testing.assert_allclose(normalized.mean(axis=0), 0.0, atol=1e-5)
     np.testing.assert_allclose(normalized.std(axis=0), 0.5, atol=1e-5)
-    np.testing.assert_allclose(normalizer.inverse(torch.from_numpy(normalized)).numpy(), values, atol=1e-5)
+    np.testing.assert_allclose(
+        normalizer.inverse(torch.from_numpy(normalized)).numpy(), values, atol=1e-5
+    )
 
 
 def test_standard_normaliser_only_centres_a_constant():

@@ -1,4 +1,5 @@
-"""Pretraining from several stores, from pictures, with instructions and goals, and from saved weights."""
+"""Pretraining from several stores, from pictures, with instructions and goals, and from saved
+weights."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +17,13 @@ from policies.data.windows import chunks, window_index
 from policies.imitation.config import MixedStore, PretrainConfig
 from policies.imitation.objective import imitation_objective, prepare, validation_loss
 from policies.imitation.pretrain import pretrain
-from policies.policy_config import BackboneConfig, BesoConfig, MlpConfig, PointEncoderConfig, VlaConfig
+from policies.policy_config import (
+    BackboneConfig,
+    BesoConfig,
+    MlpConfig,
+    PointEncoderConfig,
+    VlaConfig,
+)
 from policies.training.config import TrainingConfig
 from policies.training.preflight import TwoStageBatch
 from robots.config import validate
@@ -30,7 +37,13 @@ from tests.policies.conftest import TINY, write_demonstrations
 from tests.policies.kill import run_until_killed
 
 TRAINING = TrainingConfig(
-    steps=40, learning_rate=1e-2, batch_size=16, warmup_steps=5, log_every=10, checkpoint_seconds=0.0, precision="fp32"
+    steps=40,
+    learning_rate=1e-2,
+    batch_size=16,
+    warmup_steps=5,
+    log_every=10,
+    checkpoint_seconds=0.0,
+    precision="fp32",
 )
 CONFIG = PretrainConfig(policy=TINY, training=TRAINING, validation_fraction=0.1)
 CPU = torch.device("cpu")
@@ -59,10 +72,13 @@ def write_store(
     metadata: Sequence[dict[str, Any]] | None = None,
     offset: float = 0.0,
 ) -> Path:
-    """Random episodes of `lengths` steps in the directory `demos`, every number of them at least `offset`."""
+    """Random episodes of `lengths` steps in the directory `demos`, every number of them at least
+    `offset`."""
     demos.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    schema = EpisodeSchema(name="push_point", streams={"policy": StreamSpec(rate_hz=rate_hz, fields=fields)})
+    schema = EpisodeSchema(
+        name="push_point", streams={"policy": StreamSpec(rate_hz=rate_hz, fields=fields)}
+    )
     with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
         for number, length in enumerate(lengths):
             values = {
@@ -77,7 +93,9 @@ def write_store(
 
 def same_weights(one: Path, other: Path) -> bool:
     weights, others = read_weights(one), read_weights(other)
-    return weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
+    return weights.keys() == others.keys() and all(
+        torch.equal(weights[name], others[name]) for name in weights
+    )
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +110,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four episodes with a camera of 10x10 px and a point cloud."""
     camera = FieldSpec(shape=(10, 10, 3), dtype="uint8", unit="u8")
     fields = {**FIELDS, "camera": camera, "cloud": CLOUD}
-    return write_store(tmp_path_factory.mktemp("seen") / "demos", (9, 12, 10, 11), fields, offset=2.0)
+    return write_store(
+        tmp_path_factory.mktemp("seen") / "demos", (9, 12, 10, 11), fields, offset=2.0
+    )
 
 
 def mixed(path: Path, weight: float = 1.0) -> PretrainConfig:
@@ -106,11 +126,15 @@ def test_windows_of_every_store_are_counted(demos: Path, other: Path, tmp_path: 
     assert sum(metrics["windows_per_store"].values()) == metrics["windows"]
 
 
-def test_held_out_episodes_and_order_of_the_first_store_are_as_without_a_mixture(demos: Path, other: Path):
+def test_held_out_episodes_and_order_of_the_first_store_are_as_without_a_mixture(
+    demos: Path, other: Path
+):
     alone, both = (prepare(config, demos, FrameSpace(), CPU) for config in (CONFIG, mixed(other)))
     count = len(alone.split.learned)
     assert both.mixture.counts[0] == count
-    assert torch.equal(alone.split.learned.observation_NT, both.split.learned.observation_NT[:count])
+    assert torch.equal(
+        alone.split.learned.observation_NT, both.split.learned.observation_NT[:count]
+    )
 
 
 def test_a_batch_is_divided_by_the_weights(demos: Path, other: Path):
@@ -122,13 +146,20 @@ def test_a_batch_is_divided_by_the_weights(demos: Path, other: Path):
 
 def test_the_store_itself_may_be_named(demos: Path, other: Path):
     config = mixed(other / "store.zarr")
-    assert prepare(config, demos, FrameSpace(), CPU).mixture == prepare(mixed(other), demos, FrameSpace(), CPU).mixture
+    assert (
+        prepare(config, demos, FrameSpace(), CPU).mixture
+        == prepare(mixed(other), demos, FrameSpace(), CPU).mixture
+    )
 
 
 def test_normalisers_are_fitted_to_the_learned_episodes_of_all_stores(tmp_path: Path):
     first = write_store(tmp_path / "first", (9, 9))
     second = write_store(tmp_path / "second", (9,), offset=5.0)
-    config = replace(mixed(second, weight=100.0), validation_fraction=0.0, policy=replace(TINY, anchor_field=None))
+    config = replace(
+        mixed(second, weight=100.0),
+        validation_fraction=0.0,
+        policy=replace(TINY, anchor_field=None),
+    )
     module = prepare(config, first, FrameSpace(), CPU).module
     parts = [EpisodeStore.open(path / "store.zarr") for path in (first, second)]
     agent = np.concatenate([store.column("policy", "agent") for store in parts])
@@ -143,17 +174,25 @@ def test_held_out_episodes_do_not_count_for_the_normalisers(tmp_path: Path):
     lesson = prepare(replace(CONFIG, validation_fraction=0.5), demos, FrameSpace(), CPU)
     episodes = (lesson.split.learned.observation_NT[:, -1] // 9).unique()
     assert len(episodes) == 5
-    agent = EpisodeStore.open(demos / "store.zarr").column("policy", "agent").reshape(10, 9, 2)[episodes.numpy()]
+    agent = (
+        EpisodeStore.open(demos / "store.zarr")
+        .column("policy", "agent")
+        .reshape(10, 9, 2)[episodes.numpy()]
+    )
     agent = agent.reshape(-1, 2)
     expected = (agent.min(axis=0).astype(np.float64) + agent.max(axis=0)) / 2
-    assert torch.equal(lesson.module.normalize_observation.centre[2:], torch.from_numpy(expected).float())
+    assert torch.equal(
+        lesson.module.normalize_observation.centre[2:], torch.from_numpy(expected).float()
+    )
 
 
 def test_chunks_are_normalised_by_the_moments_of_all_learned_windows(demos: Path):
     lesson = prepare(replace(CONFIG, validation_fraction=0.0), demos, FrameSpace(), CPU)
     data = read_demonstrations(demos, TINY)
     index = window_index(data.ends_E, TINY.n_obs_steps, TINY.horizon, TINY.n_action_steps)
-    values = chunks(index, data.observation_MO, data.action_MA, lesson.module.anchor).astype(np.float64)
+    values = chunks(index, data.observation_MO, data.action_MA, lesson.module.anchor).astype(
+        np.float64
+    )
     mean, deviation = torch.from_numpy(values.mean(axis=0)), torch.from_numpy(values.std(axis=0))
     assert torch.equal(lesson.module.normalize_action.centre, mean.float())
     assert torch.equal(lesson.module.normalize_action.scale, (2 * deviation).float())
@@ -162,9 +201,18 @@ def test_chunks_are_normalised_by_the_moments_of_all_learned_windows(demos: Path
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"action": FieldSpec(shape=(3,), unit="m", frame="board")}, r"'action' has shape \(3,\), expected \(2,\)"),
-        ({"goal": FieldSpec(shape=(2,), unit="mm", frame="board")}, "'goal' has unit 'mm', expected 'm'"),
-        ({"agent": FieldSpec(shape=(2,), unit="m", frame="base")}, "'agent' has frame 'base', expected 'board'"),
+        (
+            {"action": FieldSpec(shape=(3,), unit="m", frame="board")},
+            r"'action' has shape \(3,\), expected \(2,\)",
+        ),
+        (
+            {"goal": FieldSpec(shape=(2,), unit="mm", frame="board")},
+            "'goal' has unit 'mm', expected 'm'",
+        ),
+        (
+            {"agent": FieldSpec(shape=(2,), unit="m", frame="base")},
+            "'agent' has frame 'base', expected 'board'",
+        ),
     ],
 )
 def test_a_store_that_disagrees_is_named_with_its_field(
@@ -189,9 +237,13 @@ def test_a_store_of_another_rate_is_named(demos: Path, tmp_path: Path):
 
 def test_a_mixture_and_its_frames_on_the_disk_survive_a_kill(seen: Path, tmp_path: Path):
     further = write_store(
-        tmp_path / "further", (8, 9), {**FIELDS, "cloud": FieldSpec(shape=(5, 3), unit="m", frame="base")}
+        tmp_path / "further",
+        (8, 9),
+        {**FIELDS, "cloud": FieldSpec(shape=(5, 3), unit="m", frame="base")},
     )
-    config = replace(CONFIG, policy=FELT, mixture=(MixedStore(path=str(further), weight=2.0),), memory_gb=0.0)
+    config = replace(
+        CONFIG, policy=FELT, mixture=(MixedStore(path=str(further), weight=2.0),), memory_gb=0.0
+    )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     for out in (whole, parts):
         out.mkdir()
@@ -199,7 +251,9 @@ def test_a_mixture_and_its_frames_on_the_disk_survive_a_kill(seen: Path, tmp_pat
     assert len(list(parts.glob("frames-*.bin"))) == 2
     calls = []
     # Less memory or more is no other training.
-    pretrain(replace(config, memory_gb=1.0), seen, parts, lambda done, total, note="": calls.append(done))
+    pretrain(
+        replace(config, memory_gb=1.0), seen, parts, lambda done, total, note="": calls.append(done)
+    )
     assert calls[0] == 21
     pretrain(config, seen, whole, no_progress)
     assert same_weights(whole, parts)
@@ -211,13 +265,17 @@ def test_frames_that_are_laid_out_already_are_not_decoded_again(
 ):
     wanted, read = [], EpisodeStore.read
 
-    def watched(store: EpisodeStore, episode: int, stream: str, fields: list[str]) -> dict[str, np.ndarray]:
+    def watched(
+        store: EpisodeStore, episode: int, stream: str, fields: list[str]
+    ) -> dict[str, np.ndarray]:
         wanted.append("camera" in fields)
         return read(store, episode, stream, fields)
 
     monkeypatch.setattr(EpisodeStore, "read", watched)
     stores = [open_store("seen", seen / "store.zarr", SEEING)]
-    first, second = (read_stores(stores, FrameSpace(0.0, tmp_path)).sensors["camera"] for _ in range(2))
+    first, second = (
+        read_stores(stores, FrameSpace(0.0, tmp_path)).sensors["camera"] for _ in range(2)
+    )
     assert wanted == [True] * 4 + [False] * 4
     assert torch.equal(first.steps(torch.arange(42)), second.steps(torch.arange(42)))
 
@@ -227,9 +285,14 @@ def test_a_store_that_grew_is_laid_out_anew(tmp_path: Path):
     demos = write_store(tmp_path / "demos", (9,), {**FIELDS, "camera": camera})
     lengths = []
     for _ in range(2):
-        data = read_stores([open_store("demos", demos / "store.zarr", SEEING)], FrameSpace(0.0, tmp_path))
+        data = read_stores(
+            [open_store("demos", demos / "store.zarr", SEEING)], FrameSpace(0.0, tmp_path)
+        )
         lengths.append(len(data.sensors["camera"]))
-        values = {name: np.zeros((3, *spec.shape), spec.dtype) for name, spec in {**FIELDS, "camera": camera}.items()}
+        values = {
+            name: np.zeros((3, *spec.shape), spec.dtype)
+            for name, spec in {**FIELDS, "camera": camera}.items()
+        }
         with EpisodeStore.open(demos / "store.zarr", "a") as store:
             store.append({"policy": values}, {})
     assert lengths == [9, 12]
@@ -244,33 +307,48 @@ def test_pictures_are_read_as_recorded(seen: Path, tmp_path: Path):
 
 
 def test_points_are_normalised_by_the_range_of_the_learned_episodes(seen: Path):
-    module = prepare(replace(CONFIG, policy=FELT, validation_fraction=0.0), seen, FrameSpace(), CPU).module
+    module = prepare(
+        replace(CONFIG, policy=FELT, validation_fraction=0.0), seen, FrameSpace(), CPU
+    ).module
     points = EpisodeStore.open(seen / "store.zarr").column("policy", "cloud").reshape(-1, 3)
     centre = module.state_dict()["encoder.normalize_points.cloud.centre"]
-    np.testing.assert_allclose(centre.numpy(), (points.min(axis=0) + points.max(axis=0)) / 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        centre.numpy(), (points.min(axis=0) + points.max(axis=0)) / 2, rtol=1e-6
+    )
 
 
 def told(demos: Path, instruction: str | None = None) -> tuple[str, ...]:
     model = VlaConfig(
-        observation_fields=("goal", "agent"), backbone=BackboneConfig(folder="nowhere"), instruction=instruction
+        observation_fields=("goal", "agent"),
+        backbone=BackboneConfig(folder="nowhere"),
+        instruction=instruction,
     )
     return read_demonstrations(demos, model).instruction_E
 
 
 def test_instructions_come_from_episode_then_policy_then_task(tmp_path: Path):
-    demos = write_store(tmp_path / "demos", (9, 9), metadata=[{"instruction": "push the point"}, {}])
+    demos = write_store(
+        tmp_path / "demos", (9, 9), metadata=[{"instruction": "push the point"}, {}]
+    )
     assert told(demos) == ("push the point", "push point")
     assert told(demos, "go on") == ("push the point", "go on")
 
 
-def test_words_recorded_with_an_episode_come_before_the_policys_and_behind_its_metadata(tmp_path: Path):
+def test_words_recorded_with_an_episode_come_before_the_policys_and_behind_its_metadata(
+    tmp_path: Path,
+):
     demos, words = tmp_path / "demos", text_field(16)
     demos.mkdir()
     schema = EpisodeSchema(
-        name="push_point", streams={"policy": StreamSpec(rate_hz=10.0, fields={**FIELDS, "instruction": words})}
+        name="push_point",
+        streams={"policy": StreamSpec(rate_hz=10.0, fields={**FIELDS, "instruction": words})},
     )
     with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
-        for said, metadata in (("go left", {}), ("go right", {"instruction": "turn round"}), ("stop", {})):
+        for said, metadata in (
+            ("go left", {}),
+            ("go right", {"instruction": "turn round"}),
+            ("stop", {}),
+        ):
             values = {name: np.zeros((9, *spec.shape), spec.dtype) for name, spec in FIELDS.items()}
             writer.append({"policy": values | {"instruction": encode([said] * 9, 16)}}, metadata)
     assert told(demos, "go on") == ("go left", "turn round", "stop")
@@ -288,11 +366,15 @@ def test_an_instruction_that_is_no_sentence_is_refused(line: Any, tmp_path: Path
 
 
 def test_future_goals_are_a_pure_function_of_the_update(demos: Path):
-    policy = BesoConfig(observation_fields=("goal", "agent"), goal_fields=("agent",), layers=1, heads=2, width=16)
+    policy = BesoConfig(
+        observation_fields=("goal", "agent"), goal_fields=("agent",), layers=1, heads=2, width=16
+    )
     lesson = prepare(replace(CONFIG, policy=policy), demos, FrameSpace(), CPU)
     learned = lesson.split.learned
     objective = imitation_objective(lesson.module, learned, len(learned), 0, "fp32", lesson.mixture)
-    goals = [goal for step in (5, 5, 6) if (goal := objective.batch(step).observed.goal_BO) is not None]
+    goals = [
+        goal for step in (5, 5, 6) if (goal := objective.batch(step).observed.goal_BO) is not None
+    ]
     assert torch.equal(goals[0], goals[1])
     assert not torch.equal(goals[0], goals[2])
     assert np.isfinite(validation_loss(lesson.module, lesson.split.held_out, 0))
@@ -300,7 +382,9 @@ def test_future_goals_are_a_pure_function_of_the_update(demos: Path):
 
 def test_preflight_can_tell_reading_from_putting_together(seen: Path):
     lesson = prepare(replace(CONFIG, policy=FELT), seen, FrameSpace(), CPU)
-    batches = imitation_objective(lesson.module, lesson.split.learned, 16, 0, "fp32", lesson.mixture).batch
+    batches = imitation_objective(
+        lesson.module, lesson.split.learned, 16, 0, "fp32", lesson.mixture
+    ).batch
     assert isinstance(batches, TwoStageBatch)
     whole, parts = batches(3), batches.collate(batches.decode(3))
     assert torch.equal(whole.chunk_BHA, parts.chunk_BHA)
@@ -310,20 +394,35 @@ def test_preflight_can_tell_reading_from_putting_together(seen: Path):
 
 def test_a_commanded_goal_is_not_drawn(demos: Path):
     policy = BesoConfig(
-        observation_fields=("goal", "agent"), goal="field", goal_fields=("goal",), layers=1, heads=2, width=16
+        observation_fields=("goal", "agent"),
+        goal="field",
+        goal_fields=("goal",),
+        layers=1,
+        heads=2,
+        width=16,
     )
-    assert prepare(replace(CONFIG, policy=policy), demos, FrameSpace(), CPU).split.learned.goal_end_N is None
+    assert (
+        prepare(replace(CONFIG, policy=policy), demos, FrameSpace(), CPU).split.learned.goal_end_N
+        is None
+    )
 
 
-def test_training_starts_from_saved_weights_and_their_normalisers(demos: Path, other: Path, tmp_path: Path):
+def test_training_starts_from_saved_weights_and_their_normalisers(
+    demos: Path, other: Path, tmp_path: Path
+):
     lesson = prepare(replace(CONFIG, training=replace(TRAINING, seed=5)), demos, FrameSpace(), CPU)
     save_policy(tmp_path, lesson.card, lesson.module.state_dict())
     config = replace(CONFIG, initial=str(tmp_path))
     kept, refitted = (
-        prepare(replace(config, keep_normalizers=keep), other, FrameSpace(), CPU).module.state_dict()
+        prepare(
+            replace(config, keep_normalizers=keep), other, FrameSpace(), CPU
+        ).module.state_dict()
         for keep in (True, False)
     )
-    saved, fitted = read_weights(tmp_path), prepare(CONFIG, other, FrameSpace(), CPU).module.state_dict()
+    saved, fitted = (
+        read_weights(tmp_path),
+        prepare(CONFIG, other, FrameSpace(), CPU).module.state_dict(),
+    )
     assert all(torch.equal(kept[name], saved[name]) for name in saved)
     for name in saved:
         expected = fitted if name.startswith("normalize_") else saved
@@ -334,7 +433,10 @@ def test_training_starts_from_saved_weights_and_their_normalisers(demos: Path, o
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (replace(TINY, network=MlpConfig(width=24, blocks=1, time_embedding=8)), r"is \(16,\), expected \(24,\)"),
+        (
+            replace(TINY, network=MlpConfig(width=24, blocks=1, time_embedding=8)),
+            r"is \(16,\), expected \(24,\)",
+        ),
         (replace(TINY, anchor_field=None), "relative to 'agent' .* expected 'None'"),
         (
             BesoConfig(observation_fields=("goal", "agent"), goal_fields=("goal",)),
@@ -342,7 +444,9 @@ def test_training_starts_from_saved_weights_and_their_normalisers(demos: Path, o
         ),
     ],
 )
-def test_weights_of_another_policy_are_refused(policy: Any, words: str, demos: Path, tmp_path: Path):
+def test_weights_of_another_policy_are_refused(
+    policy: Any, words: str, demos: Path, tmp_path: Path
+):
     lesson = prepare(CONFIG, demos, FrameSpace(), CPU)
     save_policy(tmp_path, lesson.card, lesson.module.state_dict())
     with pytest.raises(HandoffError, match=words):

@@ -1,4 +1,5 @@
-"""Backbones that nothing was learned by yet, and policies that read words beside a state without any camera."""
+"""Backbones that nothing was learned by yet, and policies that read words beside a state without
+any camera."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,8 @@ SHAPES = Shapes({"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {})
 
 
 def config(
-    family: type[TokenVlaConfig] | type[VlaConfig], state_tokens: Literal["field", "object"] = "field"
+    family: type[TokenVlaConfig] | type[VlaConfig],
+    state_tokens: Literal["field", "object"] = "field",
 ) -> TokenVlaConfig | VlaConfig:
     return family(
         backbone=BackboneConfig(scratch=SCRATCH),
@@ -44,7 +46,11 @@ def policy(family: type[TokenVlaConfig] | type[VlaConfig]) -> ChunkPolicy:
 
 def observed(rows: int) -> Observed:
     draw = torch.Generator().manual_seed(1)
-    return Observed(torch.randn(rows, 1, 9, generator=draw), {}, tuple(SENTENCES[row % 2] for row in range(rows)))
+    return Observed(
+        torch.randn(rows, 1, 9, generator=draw),
+        {},
+        tuple(SENTENCES[row % 2] for row in range(rows)),
+    )
 
 
 def test_known_sentences_take_a_token_a_word_and_unknown_ones_more():
@@ -101,7 +107,9 @@ def test_objects_of_one_form_share_what_is_learned_of_them_and_are_told_apart():
     assert isinstance(backbone, VisionLanguageModel)
     assert len(backbone.state_projections) == 1
     seen, noise = observed(2), torch.zeros(2, 3, 2)
-    swapped = torch.cat([seen.vector_BTO[..., part] for part in (slice(3), slice(6, 9), slice(3, 6))], dim=-1)
+    swapped = torch.cat(
+        [seen.vector_BTO[..., part] for part in (slice(3), slice(6, 9), slice(3, 6))], dim=-1
+    )
     assert not torch.equal(module.logits(seen), module.logits(seen._replace(vector_BTO=swapped)))  # type: ignore[operator]
     assert module.sample(seen, noise).shape == (2, 3, 2)
 
@@ -114,20 +122,31 @@ def test_objects_of_another_form_have_a_projection_of_their_own():
 
 @pytest.mark.parametrize("state_tokens", ["field", "object"])
 @FAMILIES
-def test_all_of_it_learns(family: type[TokenVlaConfig] | type[VlaConfig], state_tokens: Literal["field", "object"]):
+def test_all_of_it_learns(
+    family: type[TokenVlaConfig] | type[VlaConfig], state_tokens: Literal["field", "object"]
+):
     module = new_module(config(family, state_tokens), SHAPES)
     batch = Batch(observed(4), torch.zeros(4, 3, 2), torch.zeros(4, 3, dtype=torch.bool))
     module.loss(batch, np.random.default_rng(0)).backward()
-    wanting = [name for name, part in module.named_parameters() if part.requires_grad and part.grad is None]
+    wanting = [
+        name for name, part in module.named_parameters() if part.requires_grad and part.grad is None
+    ]
     assert wanting == []
 
 
 @FAMILIES
-def test_a_saved_one_answers_as_before(family: type[TokenVlaConfig] | type[VlaConfig], tmp_path: Path):
+def test_a_saved_one_answers_as_before(
+    family: type[TokenVlaConfig] | type[VlaConfig], tmp_path: Path
+):
     module = policy(family).eval()
     spec = {name: FieldSpec(shape=(3,)) for name in ("hand", "red", "blue")}
     card = PolicyCard(
-        task="toy", rate_hz=10.0, observation=spec, sensors={}, action=FieldSpec(shape=(2,)), model=config(family)
+        task="toy",
+        rate_hz=10.0,
+        observation=spec,
+        sensors={},
+        action=FieldSpec(shape=(2,)),
+        model=config(family),
     )
     save_policy(tmp_path / "policy", card, module.state_dict(), module.extra_files())
     loaded, _ = load_module(tmp_path / "policy")

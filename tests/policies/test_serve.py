@@ -85,12 +85,23 @@ def test_noise_that_nobody_chose_is_numbered_and_told():
         for chunk in range(3):
             answer = ask(connection, fields())
             assert (answer["seed"], answer["chunk"]) == (11, chunk)
-            np.testing.assert_array_equal(answer["prediction"], local(fields(), chunk_noise(11, chunk, 16, 2)))
+            np.testing.assert_array_equal(
+                answer["prediction"], local(fields(), chunk_noise(11, chunk, 16, 2))
+            )
 
 
 @pytest.mark.parametrize(
     "authorization",
-    [None, "", TOKEN, "Api-Key", "Api-Key ", "Api-Key token-of-the-test", f"Bearer {TOKEN}", f"Api-Key {TOKEN}s"],
+    [
+        None,
+        "",
+        TOKEN,
+        "Api-Key",
+        "Api-Key ",
+        "Api-Key token-of-the-test",
+        f"Bearer {TOKEN}",
+        f"Api-Key {TOKEN}s",
+    ],
 )
 def test_connection_without_the_token_is_refused_with_401(server, authorization):
     with pytest.raises(InvalidStatus) as caught:
@@ -147,7 +158,10 @@ WRONG = {
     "kind": ({"agent": np.zeros((2, 2), complex)}, "dtype '<c16' is not taken"),
     "not finite": ({"agent": np.full((2, 2), np.nan)}, "agent: value at index (0, 0) is nan"),
     "list": ({"agent": [[0.0, 0.0], [0.0, 0.0]]}, "agent: is a list"),
-    "object": ({"agent": {b"__ndarray__": True, b"data": b"x", b"dtype": "|O", b"shape": [1]}}, "'|O' is not taken"),
+    "object": (
+        {"agent": {b"__ndarray__": True, b"data": b"x", b"dtype": "|O", b"shape": [1]}},
+        "'|O' is not taken",
+    ),
     "noise shape": ({"noise": np.zeros((8, 2))}, "noise: shape (8, 2)"),
     "noise and seed": ({"noise": np.zeros((16, 2)), "seed": 1}, "noise: comes with seed"),
     "seed alone": ({"seed": 1}, "chunk: is None"),
@@ -164,7 +178,8 @@ def test_request_that_does_not_fit_gets_an_error_and_the_next_an_answer(client, 
 
 
 @pytest.mark.parametrize(
-    "frame", ["text", b"", b"\xc1", b"\x93\x01\x02\x03", b"\x81\xc4\x05agent\x01", b"\xdf\xff\xff\xff\xff"]
+    "frame",
+    ["text", b"", b"\xc1", b"\x93\x01\x02\x03", b"\x81\xc4\x05agent\x01", b"\xdf\xff\xff\xff\xff"],
 )
 def test_frame_that_is_no_observation_gets_an_error_and_the_next_an_answer(client, frame):
     client.send(frame)
@@ -221,7 +236,9 @@ def first_answer(connections):
     for _ in range(600):
         for connection in connections:
             try:
-                return connection.recv(timeout=0.05), [other for other in connections if other is not connection]
+                return connection.recv(timeout=0.05), [
+                    other for other in connections if other is not connection
+                ]
             except TimeoutError:
                 continue
     raise AssertionError("nobody was answered")
@@ -254,7 +271,9 @@ def test_one_client_too_many_is_told_to_come_back_later():
         assert ask(connection, fields())["actions"].shape == (15, 2)
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), StopIteration(), HandoffError("no"), MemoryError("no")])
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), StopIteration(), HandoffError("no"), MemoryError("no")]
+)
 def test_policy_that_fails_is_an_error_to_the_one_who_asked(error):
     failing = [True]
 
@@ -307,13 +326,17 @@ def test_command_makes_up_a_token_and_serves_an_onnx_file_until_sigterm(tmp_path
     onnx_models.save_policy(tmp_path / "policy.onnx")
     command = [sys.executable, "-m", "flows", "serve", str(tmp_path), "--port", "0"]
     environment = {name: value for name, value in os.environ.items() if name != "HANDOFF_TOKEN"}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
             uri = line[line.index("ws://") :].strip()
             headers = {"Authorization": f"Api-Key {process.stdout.readline().split()[1]}"}
-            with connect(uri, additional_headers=headers, compression=None, proxy=None) as connection:
+            with connect(
+                uri, additional_headers=headers, compression=None, proxy=None
+            ) as connection:
                 connection.recv(timeout=30.0)
                 noise = chunk_noise(1, 0, 16, 2)
                 answer = ask(connection, {**fields(), "noise": noise})
@@ -331,9 +354,14 @@ def test_command_makes_up_a_token_and_serves_an_onnx_file_until_sigterm(tmp_path
 
 @pytest.mark.parametrize(
     ("token", "host", "message"),
-    [("", "0.0.0.0", "a token must be given"), ("short", "127.0.0.1", "5 characters, expected at least 16")],
+    [
+        ("", "0.0.0.0", "a token must be given"),
+        ("short", "127.0.0.1", "5 characters, expected at least 16"),
+    ],
 )
-def test_command_refuses_to_start_without_a_fit_token(tmp_path, monkeypatch, capsys, token, host, message):
+def test_command_refuses_to_start_without_a_fit_token(
+    tmp_path, monkeypatch, capsys, token, host, message
+):
     monkeypatch.setenv("HANDOFF_TOKEN", token)
     onnx_models.save_policy(tmp_path / "policy.onnx")
     assert main(["serve", str(tmp_path), "--host", host, "--port", "0"]) == 1
@@ -346,15 +374,25 @@ def test_saved_policy_is_served_as_it_computes_by_itself(tmp_path):
     from policies.load import load_policy
 
     point = FieldSpec(shape=(2,), unit="m")
-    card = PolicyCard(task="point", rate_hz=10.0, observation={"goal": point, "agent": point}, action=point, model=TINY)
+    card = PolicyCard(
+        task="point",
+        rate_hz=10.0,
+        observation={"goal": point, "agent": point},
+        action=point,
+        model=TINY,
+    )
     save_policy(tmp_path, card, DiffusionPolicy(TINY, card.shapes).state_dict())
     policy, told = open_policy(tmp_path)
-    observation = {name: np.array([[0.1, 0.2], [0.2, 0.3]], np.float32) for name in ("goal", "agent")}
+    observation = {
+        name: np.array([[0.1, 0.2], [0.2, 0.3]], np.float32) for name in ("goal", "agent")
+    }
     noise = chunk_noise(5, 0, 4, 2)
     with served(policy, told) as running, running.client() as connection:
         answer = ask(connection, {**observation, "seed": 5, "chunk": 0})
     stacked = np.concatenate([observation["goal"], observation["agent"]], axis=1)[None]
-    np.testing.assert_array_equal(answer["prediction"], load_policy(tmp_path)(stacked, noise[None])[0])
+    np.testing.assert_array_equal(
+        answer["prediction"], load_policy(tmp_path)(stacked, noise[None])[0]
+    )
     assert isinstance(told, Contract)
     assert (told.task, told.sampler, told.action_interface) == ("point", "ddim-4", "pd_target")
 

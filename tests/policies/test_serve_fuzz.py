@@ -29,20 +29,31 @@ VALUES = st.recursive(
     | st.floats()
     | st.text(max_size=8)
     | st.binary(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4) | st.binary(max_size=4), inner),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=4) | st.binary(max_size=4), inner)
+    ),
     max_leaves=8,
 )
 VALID = encode(fields())
-PARTS = st.sampled_from([None, 0, -1, 2**40, "<f4", "|O", "O,O", b"", b"\x00" * 16, [2, 2], [2**62], [-1], []])
-CRAFTED = st.fixed_dictionaries({b"__ndarray__": PARTS, b"data": PARTS, b"dtype": PARTS, b"shape": PARTS})
+PARTS = st.sampled_from(
+    [None, 0, -1, 2**40, "<f4", "|O", "O,O", b"", b"\x00" * 16, [2, 2], [2**62], [-1], []]
+)
+CRAFTED = st.fixed_dictionaries(
+    {b"__ndarray__": PARTS, b"data": PARTS, b"dtype": PARTS, b"shape": PARTS}
+)
 FRAMES = st.one_of(
     st.binary(max_size=64),
     st.integers(0, len(VALID) - 1).map(lambda end: VALID[:end]),
     st.tuples(st.integers(0, len(VALID) - 1), st.integers(0, 255)).map(
         lambda change: VALID[: change[0]] + bytes([change[1]]) + VALID[change[0] + 1 :]
     ),
-    st.sampled_from([b"\xc6", b"\xdb", b"\xdd", b"\xdf", b"\xc9"]).map(lambda head: head + b"\xff\xff\xff\xff"),
-    st.dictionaries(st.sampled_from(["agent", "keypoints", "noise", "seed", "chunk"]), VALUES).map(msgpack.packb),
+    st.sampled_from([b"\xc6", b"\xdb", b"\xdd", b"\xdf", b"\xc9"]).map(
+        lambda head: head + b"\xff\xff\xff\xff"
+    ),
+    st.dictionaries(st.sampled_from(["agent", "keypoints", "noise", "seed", "chunk"]), VALUES).map(
+        msgpack.packb
+    ),
     st.fixed_dictionaries({"agent": CRAFTED, "keypoints": VALUES}).map(msgpack.packb),
     VALUES.map(msgpack.packb),
 )

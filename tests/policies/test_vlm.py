@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.networks.vlm import Prefix, VisionLanguageModel, load_backbone, padded_picture, positions, prefix_mask
+from policies.networks.vlm import (
+    Prefix,
+    VisionLanguageModel,
+    load_backbone,
+    padded_picture,
+    positions,
+    prefix_mask,
+)
 from policies.policy_config import BackboneConfig
 from robots.errors import HandoffError
 from tests.policies.vlm_fixture import write_backbone
@@ -28,12 +35,19 @@ def backbone(folder: Path) -> VisionLanguageModel:
 
 def pictures(rows: int, *cameras: str, seed: int = 0) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(seed)
-    return {name: torch.randint(0, 256, (rows, 1, 32, 32, 3), dtype=torch.uint8, generator=draw) for name in cameras}
+    return {
+        name: torch.randint(0, 256, (rows, 1, 32, 32, 3), dtype=torch.uint8, generator=draw)
+        for name in cameras
+    }
 
 
-def shown(model: VisionLanguageModel, seen: dict[str, Tensor], told: tuple[str, ...], state_BTO: Tensor) -> Prefix:
+def shown(
+    model: VisionLanguageModel, seen: dict[str, Tensor], told: tuple[str, ...], state_BTO: Tensor
+) -> Prefix:
     """With the state as one token, where the model has one."""
-    return model.prefix(seen, model.tokens(told), [state_BTO.flatten(1)] if len(model.state_projections) else [])
+    return model.prefix(
+        seen, model.tokens(told), [state_BTO.flatten(1)] if len(model.state_projections) else []
+    )
 
 
 def weights(folder: Path, head: bool = False) -> dict[str, Tensor]:
@@ -41,7 +55,9 @@ def weights(folder: Path, head: bool = False) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_hidden_states_are_those_of_transformers_on_the_same_pictures_and_words(family: str, tmp_path: Path):
+def test_hidden_states_are_those_of_transformers_on_the_same_pictures_and_words(
+    family: str, tmp_path: Path
+):
     from transformers import AutoModelForImageTextToText
 
     folder = write_backbone(tmp_path, family=family)
@@ -50,7 +66,11 @@ def test_hidden_states_are_those_of_transformers_on_the_same_pictures_and_words(
     prefix = shown(own, seen, (told,), torch.zeros(1, 1, 0))
     length = prefix.mask_BL.shape[1]
     # PaliGemma reads its prefix in both directions as pi0 does, the others from left to right.
-    mask = prefix_mask(prefix) if family == "paligemma" else torch.ones(1, length, length).bool().tril()
+    mask = (
+        prefix_mask(prefix)
+        if family == "paligemma"
+        else torch.ones(1, length, length).bool().tril()
+    )
     with torch.no_grad():
         hidden, _ = own.forward_text(prefix.embedding_BLW, mask, positions(prefix.mask_BL))
 
@@ -61,7 +81,11 @@ def test_hidden_states_are_those_of_transformers_on_the_same_pictures_and_words(
             input_ids=torch.tensor([[1] * own.picture_tokens + words]),
             pixel_values=pixels if family == "paligemma" else pixels[:, None],
             attention_mask=torch.ones(1, length, dtype=torch.long),
-            **({"token_type_ids": torch.zeros(1, length, dtype=torch.long)} if family == "paligemma" else {}),
+            **(
+                {"token_type_ids": torch.zeros(1, length, dtype=torch.long)}
+                if family == "paligemma"
+                else {}
+            ),
         ).last_hidden_state
     assert hidden.shape == expected.shape == (1, own.picture_tokens + len(words), 32)
     assert torch.allclose(hidden, expected, atol=1e-5)
@@ -97,7 +121,10 @@ def test_weights_in_half_precision_become_single(folder: Path, tmp_path: Path):
     write_backbone(tmp_path, dtype=torch.bfloat16)
     rounded = weights(tmp_path)
     assert {value.dtype for value in rounded.values()} == {torch.float32}
-    assert all(torch.equal(rounded[name], value.bfloat16().float()) for name, value in weights(folder).items())
+    assert all(
+        torch.equal(rounded[name], value.bfloat16().float())
+        for name, value in weights(folder).items()
+    )
 
 
 def test_the_first_layers_are_kept(folder: Path):
@@ -160,13 +187,17 @@ def test_padding_has_no_position():
     assert positions(mask)[0, [0, 1, 4]].tolist() == [0, 1, 2]
 
 
-def test_pictures_and_words_attend_to_each_other_and_the_state_to_all(backbone: VisionLanguageModel):
+def test_pictures_and_words_attend_to_each_other_and_the_state_to_all(
+    backbone: VisionLanguageModel,
+):
     prefix = shown(backbone, pictures(1, "a"), ("go",), torch.zeros(1, 1, 3))
     # Four tokens of the picture, three of the words, one of the state.
     assert prefix_mask(prefix)[0].int().tolist() == [[1] * 7 + [0]] * 7 + [[1] * 8]
 
 
-def test_words_behind_the_end_of_a_shorter_instruction_change_nothing(backbone: VisionLanguageModel):
+def test_words_behind_the_end_of_a_shorter_instruction_change_nothing(
+    backbone: VisionLanguageModel,
+):
     state, seen = torch.randn(1, 1, 3), pictures(1, "a")
     alone = shown(backbone, seen, ("go",), state)
     beside = shown(
@@ -186,7 +217,9 @@ def test_words_behind_the_end_of_a_shorter_instruction_change_nothing(backbone: 
 def test_the_state_changes_no_key_before_it(backbone: VisionLanguageModel):
     with torch.no_grad():
         one, other = (
-            backbone.forward_prefix(shown(backbone, pictures(1, "a"), ("go",), torch.full((1, 1, 3), value)))
+            backbone.forward_prefix(
+                shown(backbone, pictures(1, "a"), ("go",), torch.full((1, 1, 3), value))
+            )
             for value in (0.0, 1.0)
         )
     for (key, _), (changed, _) in zip(one, other, strict=True):
@@ -210,7 +243,10 @@ def test_a_frozen_backbone_gives_the_state_the_gradient_of_a_trained_one(folder:
         assert (model.vision.embeddings.patch_embedding.weight.grad is not None) == trained
     assert torch.allclose(*gradients, rtol=1e-4, atol=1e-5)
     for frozen, trained in zip(*keys, strict=True):
-        assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(frozen, trained, strict=True))
+        assert all(
+            torch.allclose(one, other, atol=1e-5)
+            for one, other in zip(frozen, trained, strict=True)
+        )
 
 
 def test_a_second_call_goes_on_from_the_keys_of_the_first(backbone: VisionLanguageModel):
@@ -239,15 +275,23 @@ def test_pictures_are_scaled_as_the_model_says(folder: Path, tmp_path: Path, fil
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     said = {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0]}
     (tmp_path / "preprocessor_config.json").unlink()
-    (tmp_path / file).write_text(json.dumps(said if file.startswith("pre") else {"image_processor": said}))
-    usual, other = (load_backbone(BackboneConfig(folder=str(path)), weights=True) for path in (folder, tmp_path))
+    (tmp_path / file).write_text(
+        json.dumps(said if file.startswith("pre") else {"image_processor": said})
+    )
+    usual, other = (
+        load_backbone(BackboneConfig(folder=str(path)), weights=True) for path in (folder, tmp_path)
+    )
     # 153 / 255 = 0.6 is 0.2 between -1 and 1; 51 / 255 = 0.2 as it is.
     bright, dark = (torch.full((1, 32, 32, 3), value, dtype=torch.uint8) for value in (153, 51))
-    assert torch.allclose(usual.picture_embeddings(bright), other.picture_embeddings(dark), atol=1e-5)
+    assert torch.allclose(
+        usual.picture_embeddings(bright), other.picture_embeddings(dark), atol=1e-5
+    )
 
 
 def test_a_name_on_a_hub_is_refused_without_asking_it():
-    with pytest.raises(HandoffError, match=r"'HuggingFaceTB/SmolVLM-256M-Instruct' is no folder\. Models are never"):
+    with pytest.raises(
+        HandoffError, match=r"'HuggingFaceTB/SmolVLM-256M-Instruct' is no folder\. Models are never"
+    ):
         load_backbone(BackboneConfig(folder="HuggingFaceTB/SmolVLM-256M-Instruct"), weights=True)
 
 
@@ -266,12 +310,16 @@ def test_a_damaged_tokenizer_is_named(folder: Path, tmp_path: Path):
         load_backbone(BackboneConfig(folder=str(tmp_path)), weights=False)
 
 
-@pytest.mark.parametrize("change", [{"model_type": "qwen2_vl"}, {"text_config": {"model_type": "gemma2"}}])
+@pytest.mark.parametrize(
+    "change", [{"model_type": "qwen2_vl"}, {"text_config": {"model_type": "gemma2"}}]
+)
 def test_another_family_is_refused(folder: Path, tmp_path: Path, change: dict[str, object]):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(values | change))
-    with pytest.raises(HandoffError, match=r"supported are smolvlm, idefics3, paligemma with llama or gemma"):
+    with pytest.raises(
+        HandoffError, match=r"supported are smolvlm, idefics3, paligemma with llama or gemma"
+    ):
         load_backbone(BackboneConfig(folder=str(tmp_path)), weights=False)
 
 
@@ -302,7 +350,9 @@ def test_a_missing_weight_is_named(folder: Path, tmp_path: Path):
     values = load_file(tmp_path / "model.safetensors")
     del values["model.text_model.layers.1.mlp.up_proj.weight"]
     save_file(values, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(HandoffError, match=r"1 weights are missing .*\.layers\.1\.mlp\.up_proj\.weight"):
+    with pytest.raises(
+        HandoffError, match=r"1 weights are missing .*\.layers\.1\.mlp\.up_proj\.weight"
+    ):
         load_backbone(BackboneConfig(folder=str(tmp_path)), weights=True)
 
 

@@ -1,4 +1,5 @@
-"""Play in a toy world: a point that a push moves, a wall that never does, and a lamp that only chance switches."""
+"""Play in a toy world: a point that a push moves, a wall that never does, and a lamp that only
+chance switches."""
 
 from __future__ import annotations
 
@@ -27,12 +28,21 @@ TOY = WorldModelConfig(
     held_out=0.1,
     horizons=(1, 10),
     training=TrainingConfig(
-        steps=400, learning_rate=3e-3, batch_size=16, warmup_steps=20, max_grad_norm=10.0, preflight_seconds=0.0
+        steps=400,
+        learning_rate=3e-3,
+        batch_size=16,
+        warmup_steps=20,
+        max_grad_norm=10.0,
+        preflight_seconds=0.0,
     ),
     success=replace(
         _DEFAULT.success,
-        classifier=ClassifierConfig(fields=(LATENT,), label_field="success", vector_width=32, hidden=(32,)),
-        training=TrainingConfig(steps=300, learning_rate=3e-3, batch_size=128, warmup_steps=10, preflight_seconds=0.0),
+        classifier=ClassifierConfig(
+            fields=(LATENT,), label_field="success", vector_width=32, hidden=(32,)
+        ),
+        training=TrainingConfig(
+            steps=300, learning_rate=3e-3, batch_size=128, warmup_steps=10, preflight_seconds=0.0
+        ),
         precision=0.8,
     ),
 )

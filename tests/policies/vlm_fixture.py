@@ -1,4 +1,5 @@
-"""Tiny checkpoints of vision-language models in the format of the real ones, with random weights."""
+"""Tiny checkpoints of vision-language models in the format of the real ones, with random
+weights."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ VISION = {
 
 
 def write_tokenizer(folder: Path) -> int:
-    """Writes `tokenizer.json`, byte pairs as SmolVLM's, into `folder`; returns the size of the vocabulary."""
+    """Writes `tokenizer.json`, byte pairs as SmolVLM's, into `folder`; returns the size of the
+    vocabulary."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -91,13 +93,16 @@ def write_backbone(
     else:
         seeing, own = VISION, {"scale_factor": 2, "image_token_id": 1, "pad_token_id": 0}
     words |= (GEMMA if family == "paligemma" else {}) | text
-    config = AutoConfig.for_model(family, text_config=words, vision_config=seeing, tie_word_embeddings=tied, **own)
+    config = AutoConfig.for_model(
+        family, text_config=words, vision_config=seeing, tie_word_embeddings=tied, **own
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             for module in model.modules():
-                # Transformers starts biases and norms at 0 and 1, at which a forgotten one would go unnoticed.
+                # Transformers starts biases and norms at 0 and 1, at which a forgotten one would go
+                # unnoticed.
                 if isinstance(getattr(module, "bias", None), torch.nn.Parameter):
                     module.bias.normal_(std=0.1)
                 if type(module).__name__.endswith("Norm"):

@@ -41,7 +41,9 @@ class FakeArm:
         if self.fault_at is not None and self.clock.now() >= self.fault_at:
             raise ArmFaultError(("joint_reflex",), "Reflex", self.clock.now())
         zero = np.zeros(7)
-        return ArmState(self.clock.now(), Q_HOME.copy(), zero, self.pose.copy(), zero, zero, 1.0, "Move", ())
+        return ArmState(
+            self.clock.now(), Q_HOME.copy(), zero, self.pose.copy(), zero, zero, 1.0, "Move", ()
+        )
 
     def start(self):
         self.started += 1
@@ -56,7 +58,10 @@ class FakeArm:
 def contract(**changes):
     base = Contract(
         task="push_t",
-        observation={"keypoints": FieldSpec(shape=(9, 2), unit="m"), "agent": FieldSpec(shape=(2,), unit="m")},
+        observation={
+            "keypoints": FieldSpec(shape=(9, 2), unit="m"),
+            "agent": FieldSpec(shape=(2,), unit="m"),
+        },
         action=FieldSpec(shape=(2,), unit="m", frame="board"),
         rate_hz=10.0,
         n_obs_steps=2,

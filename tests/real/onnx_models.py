@@ -1,4 +1,5 @@
-"""Tiny ONNX policies: action = scale * noise + the newest agent position, or deliberately broken; one that reads."""
+"""Tiny ONNX policies: action = scale * noise + the newest agent position, or deliberately broken;
+one that reads."""
 
 import hashlib
 import json
@@ -19,14 +20,19 @@ def constant(name, value, dtype):
 
 
 def save_policy(path, *, scale=0.01, with_contract=True, horizon=16, loops=0, **changes):
-    """Writes a policy of the contract's shapes; `horizon` of the graph alone, `loops` extra work to make it slow."""
+    """Writes a policy of the contract's shapes; `horizon` of the graph alone, `loops` extra work to
+    make it slow."""
     nodes = [
         helper.make_node("Slice", ["observation", "from", "to", "axes"], ["agent"]),
         helper.make_node("Mul", ["noise", "scale"], ["scaled"]),
         helper.make_node("Add", ["scaled", "agent"], ["action" if not loops else "busy0"]),
     ]
     for i in range(loops):
-        nodes.append(helper.make_node("MatMul", [f"busy{i}", "eye"], [f"busy{i + 1}" if i + 1 < loops else "action"]))
+        nodes.append(
+            helper.make_node(
+                "MatMul", [f"busy{i}", "eye"], [f"busy{i + 1}" if i + 1 < loops else "action"]
+            )
+        )
     graph = helper.make_graph(
         nodes,
         "policy",
@@ -50,7 +56,8 @@ def save_policy(path, *, scale=0.01, with_contract=True, horizon=16, loops=0, **
 
 
 def save_linear_policy(path, told, weights):
-    """Writes a policy of one step: action = the newest observation times `weights` (O, A), plus nothing of the noise.
+    """Writes a policy of one step: action = the newest observation times `weights` (O, A), plus
+    nothing of the noise.
 
     Args:
         path: of the ONNX file.
@@ -87,9 +94,11 @@ LETTERS = {"a": 1, "b": 2, "c": 3, "Ċ": 10}
 """Tokens of the tokenizer below; that of a newline is written so."""
 
 
-def save_reading_policy(path, told, *, said=None, longest=6, scale=0.001, exchanged=False, silent=False):
-    """Writes a policy whose every entry of an action is `scale` times the sum of its instruction's tokens, and the
-    tokenizer beside it: `LETTERS`, all others unread.
+def save_reading_policy(
+    path, told, *, said=None, longest=6, scale=0.001, exchanged=False, silent=False
+):
+    """Writes a policy whose every entry of an action is `scale` times the sum of its instruction's
+    tokens, and the tokenizer beside it: `LETTERS`, all others unread.
 
     Args:
         path: of the ONNX file.
@@ -134,8 +143,14 @@ def save_reading_policy(path, told, *, said=None, longest=6, scale=0.001, exchan
         {
             "version": "1.0",
             "added_tokens": [],
-            # Settings of a batch of dialogues, as some published files have them; nobody is to follow them here.
-            "truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
+            # Settings of a batch of dialogues, as some published files have them; nobody is to
+            # follow them here.
+            "truncation": {
+                "max_length": 2,
+                "strategy": "LongestFirst",
+                "stride": 0,
+                "direction": "Right",
+            },
             "padding": {
                 "strategy": {"Fixed": 5},
                 "direction": "Right",
@@ -143,7 +158,12 @@ def save_reading_policy(path, told, *, said=None, longest=6, scale=0.001, exchan
                 "pad_type_id": 0,
                 "pad_token": "a",
             },
-            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+            "pre_tokenizer": {
+                "type": "ByteLevel",
+                "add_prefix_space": False,
+                "trim_offsets": True,
+                "use_regex": True,
+            },
             "model": {"type": "BPE", "vocab": LETTERS, "merges": []},
         }
     ).encode()

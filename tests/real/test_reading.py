@@ -1,4 +1,5 @@
-"""A policy that reads, in the robot process: 1, 2 and 3 are the tokens of a, b and c, 10 that of a newline."""
+"""A policy that reads, in the robot process: 1, 2 and 3 are the tokens of a, b and c, 10 that of a
+newline."""
 
 import subprocess
 import sys
@@ -38,11 +39,15 @@ def answered(policy, *told):
 
 
 def test_every_row_is_answered_by_its_own_sentence_which_ends_with_a_newline(policy_file):
-    np.testing.assert_allclose(answered(OnnxPolicy(policy_file), "a", "abc"), [11.0, 16.0], rtol=1e-6)
+    np.testing.assert_allclose(
+        answered(OnnxPolicy(policy_file), "a", "abc"), [11.0, 16.0], rtol=1e-6
+    )
 
 
 def test_a_newline_that_is_there_is_not_doubled(policy_file):
-    np.testing.assert_allclose(answered(OnnxPolicy(policy_file), "b\n", "b"), [12.0, 12.0], rtol=1e-6)
+    np.testing.assert_allclose(
+        answered(OnnxPolicy(policy_file), "b\n", "b"), [12.0, 12.0], rtol=1e-6
+    )
 
 
 def test_sentences_are_padded_behind_to_the_longest(policy_file):
@@ -82,19 +87,26 @@ def test_a_bundle_without_its_tokenizer_is_refused(policy_file):
 
 def test_a_tokenizer_of_another_bundle_is_refused(tmp_path):
     save_reading_policy(tmp_path / "policy.onnx", READS, exchanged=True)
-    with pytest.raises(HandoffError, match=r"its graph was made for 000000000000\. Are graph and tokenizer"):
+    with pytest.raises(
+        HandoffError, match=r"its graph was made for 000000000000\. Are graph and tokenizer"
+    ):
         OnnxPolicy(tmp_path / "policy.onnx")
 
 
 def test_a_graph_that_does_not_name_its_tokenizer_is_refused(tmp_path):
     save_reading_policy(tmp_path / "policy.onnx", READS, silent=True)
-    with pytest.raises(HandoffError, match=r"does not say by which tokenizer \(metadata 'handoff\.reading'\)"):
+    with pytest.raises(
+        HandoffError, match=r"does not say by which tokenizer \(metadata 'handoff\.reading'\)"
+    ):
         OnnxPolicy(tmp_path / "policy.onnx")
 
 
 def test_a_graph_that_has_no_place_for_words_is_refused(tmp_path):
     save_policy(tmp_path / "policy.onnx", instruction=True)
-    with pytest.raises(HandoffError, match=r"expected \['action', 'noise', 'observation', 'tokens', 'tokens_mask'\]"):
+    with pytest.raises(
+        HandoffError,
+        match=r"expected \['action', 'noise', 'observation', 'tokens', 'tokens_mask'\]",
+    ):
         OnnxPolicy(tmp_path / "policy.onnx")
 
 
@@ -151,7 +163,10 @@ def gated(tmp_path, **changes):
         INSTRUCTION: encode(told, 3),
         **changes,
     }
-    np.savez(tmp_path / "golden.npz", **{name: array for name, array in golden.items() if array is not None})
+    np.savez(
+        tmp_path / "golden.npz",
+        **{name: array for name, array in golden.items() if array is not None},
+    )
     return gate(LENIENT, tmp_path, tmp_path, tmp_path, no_progress)
 
 
@@ -177,7 +192,11 @@ class Listening(Setup):
         self.said, self.heard = list(said), []
 
     def observe(self, state):
-        words = {INSTRUCTION: encode([self.said.pop(0)], text_field(8).shape[0])[0]} if self.said else {}
+        words = (
+            {INSTRUCTION: encode([self.said.pop(0)], text_field(8).shape[0])[0]}
+            if self.said
+            else {}
+        )
         return {**super().observe(state), **words}
 
     def listen(self, observation, noise):

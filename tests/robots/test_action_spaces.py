@@ -61,7 +61,9 @@ def test_joint_deltas_stop_short_of_the_joint_limits() -> None:
 def test_joint_targets_are_approached_no_faster_than_the_speed_limit() -> None:
     wanted = Q_HOME + np.array([1.0, 0.001, 0, 0, 0, 0, 0])
     moved = JointTarget(speed=0.5).target(Q_HOME, Q_HOME, wanted, period=0.1)
-    np.testing.assert_allclose(moved - Q_HOME, [0.5 * DQ_MAX[0] * 0.1, 0.001, 0, 0, 0, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(
+        moved - Q_HOME, [0.5 * DQ_MAX[0] * 0.1, 0.001, 0, 0, 0, 0, 0], atol=1e-12
+    )
 
 
 def test_the_hand_moves_a_tenth_of_a_metre_per_second() -> None:
@@ -79,7 +81,9 @@ def test_a_hand_that_holds_something_begins_to_open_at_once() -> None:
 
 
 @pytest.mark.parametrize("space", [CartesianDelta(), JointDelta(), JointTarget()])
-def test_every_space_states_one_name_and_two_bounds_per_entry(space: CartesianDelta | JointDelta | JointTarget) -> None:
+def test_every_space_states_one_name_and_two_bounds_per_entry(
+    space: CartesianDelta | JointDelta | JointTarget,
+) -> None:
     spec = space.spec
     assert len(spec.names) == len(spec.low) == len(spec.high) == spec.size
     assert all(low < high for low, high in zip(spec.low, spec.high, strict=True))

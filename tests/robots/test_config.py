@@ -40,7 +40,10 @@ def test_configuration_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"name": "a", "inner": {"stepz": 1}}, "unknown key 'demo.inner.stepz', did you mean 'steps'?"),
+        (
+            {"name": "a", "inner": {"stepz": 1}},
+            "unknown key 'demo.inner.stepz', did you mean 'steps'?",
+        ),
         ({"name": "a", "colour": 1}, "unknown key 'demo.colour', known keys: inner, name"),
         ({}, "missing key 'demo.name'"),
         ({"name": "a", "inner": {"steps": "many"}}, "'demo.inner.steps' is 'many'"),

@@ -35,7 +35,10 @@ def test_a_contract_from_before_there_were_sensors_still_loads() -> None:
     ("text", "message"),
     [
         ("{", "not JSON"),
-        (CONTRACT.to_json().replace('"version": 1', '"version": 2'), "version 2, this build reads 1"),
+        (
+            CONTRACT.to_json().replace('"version": 1', '"version": 2'),
+            "version 2, this build reads 1",
+        ),
         (CONTRACT.to_json().replace('"horizon"', '"horizont"'), "did you mean 'horizon'"),
     ],
 )

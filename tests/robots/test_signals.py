@@ -17,7 +17,10 @@ from robots.signals import ENDING, TerminatedError, delayed_signals, exit_code, 
 @pytest.mark.parametrize("number", ENDING)
 def test_a_signal_raises_in_the_main_thread(number):
     before = signal.getsignal(number)
-    with pytest.raises(TerminatedError, match=f"ended by {number.name}") as raised, raising_signals():
+    with (
+        pytest.raises(TerminatedError, match=f"ended by {number.name}") as raised,
+        raising_signals(),
+    ):
         signal.raise_signal(number)
     assert raised.value.number == number
     assert exit_code(raised.value) == 128 + number
@@ -141,7 +144,9 @@ def test_a_process_runs_its_finally_blocks(number):
         "        print('cleaned', flush=True)\n"
     )
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True) as running:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True
+    ) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "running\n"
         running.send_signal(number)

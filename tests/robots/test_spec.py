@@ -14,7 +14,8 @@ IMAGE = FieldSpec(shape=(4, 4, 3), dtype="uint8", unit="u8")
 
 def test_fitting_arrays_pass() -> None:
     check_fields(
-        {"agent": AGENT, "image": IMAGE}, {"agent": np.zeros((5, 2)), "image": np.zeros((5, 4, 4, 3), np.uint8)}
+        {"agent": AGENT, "image": IMAGE},
+        {"agent": np.zeros((5, 2)), "image": np.zeros((5, 4, 4, 3), np.uint8)},
     )
 
 
@@ -24,7 +25,10 @@ def test_fitting_arrays_pass() -> None:
         (np.zeros((5, 3)), r"agent: shape \(5, 3\)"),
         (np.zeros(2), r"agent: shape \(2,\)"),
         (np.zeros((5, 2), complex), "dtype complex128 cannot become float32"),
-        (np.array([[0.0, 1.0], [0.0, np.nan]]), r"agent: value at index \(1, 1\) is nan, expected finite m"),
+        (
+            np.array([[0.0, 1.0], [0.0, np.nan]]),
+            r"agent: value at index \(1, 1\) is nan, expected finite m",
+        ),
         (np.array([[np.inf, 1.0]]), r"value at index \(0, 0\) is inf"),
     ],
 )

@@ -124,10 +124,14 @@ def test_one_class_alone_is_refused():
 
 
 def test_the_report_counts_steps_and_episodes():
-    probability = np.array([[0.9, 0.9, 0.1, 0.1], [0.1, 0.9, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]]).ravel()
+    probability = np.array(
+        [[0.9, 0.9, 0.1, 0.1], [0.1, 0.9, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]]
+    ).ravel()
     success = np.array([[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 1, 1]], dtype=bool).ravel()
     episode = np.repeat([4, 7, 9], 4)
-    report = report_threshold(probability, success, episode, DetectorConfig(threshold=0.8, release=0.5, steps=2))
+    report = report_threshold(
+        probability, success, episode, DetectorConfig(threshold=0.8, release=0.5, steps=2)
+    )
     assert report.precision == (2, 5, *clopper_pearson(2, 5))
     assert report.recall[:2] == (2, 5)
     assert report.false_positives[:2] == (3, 7)
@@ -143,7 +147,11 @@ def test_a_rate_of_nothing_leaves_all_possible():
 
 
 CONTRACT = SuccessContract(
-    task="lamp", rate_hz=10.0, observation={"arm": FieldSpec(shape=(2,))}, detector=DETECTOR, training_data="d" * 64
+    task="lamp",
+    rate_hz=10.0,
+    observation={"arm": FieldSpec(shape=(2,))},
+    detector=DETECTOR,
+    training_data="d" * 64,
 )
 
 

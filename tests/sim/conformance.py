@@ -1,4 +1,5 @@
-"""What every `VecEnv` must do, whatever its engine: checks over an `Entry` of `engines.py`, each stating one fact."""
+"""What every `VecEnv` must do, whatever its engine: checks over an `Entry` of `engines.py`, each
+stating one fact."""
 
 from __future__ import annotations
 
@@ -24,9 +25,15 @@ _idle: dict[tuple[str, int, OnEnd, int], list[VecEnv]] = defaultdict(list)
 
 @contextmanager
 def worlds(
-    entry: Entry, num_envs: int, on_end: OnEnd = "reset", max_steps: int = LONG, *, new: bool = False
+    entry: Entry,
+    num_envs: int,
+    on_end: OnEnd = "reset",
+    max_steps: int = LONG,
+    *,
+    new: bool = False,
 ) -> Iterator[VecEnv]:
-    """Worlds for one check; shared among checks where the entry says so, unless they must be `new`."""
+    """Worlds for one check; shared among checks where the entry says so, unless they must be
+    `new`."""
     idle = _idle[entry.name, num_envs, on_end, max_steps] if entry.reuse and not new else []
     env = idle.pop() if idle else entry.make(num_envs, on_end, max_steps)
     healthy = False
@@ -62,10 +69,14 @@ def assert_same(entry: Entry, one: np.ndarray, two: np.ndarray, what: str) -> No
     if entry.exact or one.dtype.kind != "f":
         np.testing.assert_array_equal(one, two, err_msg=what)
     else:
-        np.testing.assert_allclose(one, two, rtol=entry.tolerance, atol=entry.tolerance, err_msg=what)
+        np.testing.assert_allclose(
+            one, two, rtol=entry.tolerance, atol=entry.tolerance, err_msg=what
+        )
 
 
-def assert_same_steps(entry: Entry, one: Step, two: Step, rows_one: list[int], rows_two: list[int]) -> None:
+def assert_same_steps(
+    entry: Entry, one: Step, two: Step, rows_one: list[int], rows_two: list[int]
+) -> None:
     for name, array in _arrays(one).items():
         assert_same(entry, array[rows_one], _arrays(two)[name][rows_two], name)
 
@@ -76,7 +87,9 @@ def check_a_world_depends_on_its_seed_and_actions_only(entry: Entry) -> None:
         first, second = small.reset([11, 12]), large.reset([12, 13, 11])
         for name, array in first.items():
             assert_same(entry, array, second[name][[2, 0]], name)
-        assert any((first[name][0] != first[name][1]).any() for name in first), "different seeds, one start"
+        assert any((first[name][0] != first[name][1]).any() for name in first), (
+            "different seeds, one start"
+        )
         for action in random_actions(small, 8):
             one = small.step(action)
             two = large.step(np.stack([action[1], -action[0], action[0]]))
@@ -102,14 +115,19 @@ def check_a_chunk_is_its_actions_one_by_one(entry: Entry) -> None:
         steps = [single.step(action) for action in actions]
         chunk = chunked.step(actions.transpose(1, 0, 2))
         assert chunk.reward.shape == (2, 6)
-        assert_same(entry, chunk.reward, np.stack([step.reward for step in steps], axis=1), "reward")
+        assert_same(
+            entry, chunk.reward, np.stack([step.reward for step in steps], axis=1), "reward"
+        )
         assert chunk.executed.tolist() == [6, 6]
         same = chunk._replace(reward=steps[-1].reward, executed=steps[-1].executed)
         assert_same_steps(entry, same, steps[-1], [0, 1], [0, 1])
 
 
 def check_a_chunk_stops_where_its_world_ends(entry: Entry) -> None:
-    with worlds(entry, 2, "freeze", max_steps=4) as single, worlds(entry, 2, "freeze", max_steps=4) as chunked:
+    with (
+        worlds(entry, 2, "freeze", max_steps=4) as single,
+        worlds(entry, 2, "freeze", max_steps=4) as chunked,
+    ):
         single.reset([1, 2])
         chunked.reset([1, 2])
         actions = random_actions(single, 6)
@@ -125,7 +143,12 @@ def check_the_time_limit_truncates_and_does_not_terminate(entry: Entry) -> None:
     with worlds(entry, 2, max_steps=3) as env:
         env.reset([1, 2])
         steps = [env.step(action) for action in random_actions(env, 4)]
-        assert [step.truncated.tolist() for step in steps] == [[False] * 2, [False] * 2, [True] * 2, [False] * 2]
+        assert [step.truncated.tolist() for step in steps] == [
+            [False] * 2,
+            [False] * 2,
+            [True] * 2,
+            [False] * 2,
+        ]
         assert not any(step.terminated.any() for step in steps)
 
 
@@ -144,14 +167,22 @@ def check_a_solved_world_terminates_and_is_not_truncated(entry: Entry) -> None:
 
 
 def check_the_final_observation_is_the_one_before_the_reset(entry: Entry) -> None:
-    with worlds(entry, 2, "reset", max_steps=3) as resetting, worlds(entry, 2, "freeze", max_steps=3) as freezing:
+    with (
+        worlds(entry, 2, "reset", max_steps=3) as resetting,
+        worlds(entry, 2, "freeze", max_steps=3) as freezing,
+    ):
         resetting.reset([1, 2])
         freezing.reset([1, 2])
-        one, two = [(resetting.step(action), freezing.step(action)) for action in random_actions(resetting, 3)][-1]
+        one, two = [
+            (resetting.step(action), freezing.step(action))
+            for action in random_actions(resetting, 3)
+        ][-1]
         for name, array in two.observation.items():
             assert_same(entry, array, one.final_observation[name], name)
             assert_same(entry, array, two.final_observation[name], name)
-        assert any((one.observation[name] != one.final_observation[name]).any() for name in one.observation)
+        assert any(
+            (one.observation[name] != one.final_observation[name]).any() for name in one.observation
+        )
 
 
 def check_automatic_starts_are_repeatable_and_new(entry: Entry) -> None:
@@ -164,7 +195,9 @@ def check_automatic_starts_are_repeatable_and_new(entry: Entry) -> None:
     for name in starts[0][0]:
         assert_same(entry, starts[0][0][name], starts[1][0][name], name)
         assert_same(entry, starts[0][1][name], starts[1][1][name], name)
-    assert any((starts[0][0][name] != starts[0][1][name]).any() for name in starts[0][0]), "each episode starts alike"
+    assert any((starts[0][0][name] != starts[0][1][name]).any() for name in starts[0][0]), (
+        "each episode starts alike"
+    )
 
 
 def check_a_frozen_world_stays_as_it_is(entry: Entry) -> None:
@@ -237,7 +270,8 @@ def check_a_restored_world_counts_its_steps_on(entry: Entry) -> None:
 
 
 def check_saved_rows_fit_into_any_world(entry: Entry) -> None:
-    # As groups need them: row 1 into worlds 0 and 2 of another set, whose world 1 goes on undisturbed.
+    # As groups need them: row 1 into worlds 0 and 2 of another set, whose world 1 goes on
+    # undisturbed.
     with worlds(entry, 2) as source, worlds(entry, 3) as group, worlds(entry, 3) as calm:
         actions = random_actions(group, 8)
         source.reset([1, 2])
@@ -291,9 +325,9 @@ def check_arrays_are_as_specified(entry: Entry) -> None:
                 assert observation[name].dtype == np.dtype(spec.dtype), name
         assert step.reward.shape == (2,)
         assert np.isfinite(step.reward).all()
-        assert [array.dtype for array in (step.terminated, step.truncated, step.info["success"])] == [
-            np.dtype(bool)
-        ] * 3
+        assert [
+            array.dtype for array in (step.terminated, step.truncated, step.info["success"])
+        ] == [np.dtype(bool)] * 3
         assert {array.shape[0] for array in _arrays(step).values()} == {2}
         assert step.executed.tolist() == [1, 1]
         assert env.rate_hz > 0.0
@@ -329,7 +363,12 @@ def check_a_wrong_shape_is_refused(entry: Entry) -> None:
     with worlds(entry, 2) as env:
         env.reset([1, 2])
         action = random_actions(env, 1)[0]
-        for wrong in (action[:1], np.pad(action, ((0, 0), (0, 1))), action[0], action[:, None, None]):
+        for wrong in (
+            action[:1],
+            np.pad(action, ((0, 0), (0, 1))),
+            action[0],
+            action[:, None, None],
+        ):
             with pytest.raises(HandoffError, match="shape"):
                 env.step(wrong)
 
@@ -339,7 +378,13 @@ def check_worlds_and_seeds_must_fit(entry: Entry) -> None:
         with pytest.raises(HandoffError, match="first reset"):
             env.reset([1], worlds=[0])
         env.reset([1, 2])
-        for seeds, rows in (([1], None), ([1, 2, 3], None), ([1], [2]), ([1, 2], [0, 0]), ([-1, 2], None)):
+        for seeds, rows in (
+            ([1], None),
+            ([1, 2, 3], None),
+            ([1], [2]),
+            ([1, 2], [0, 0]),
+            ([-1, 2], None),
+        ):
             with pytest.raises(HandoffError):
                 env.reset(seeds, rows)
 
@@ -388,7 +433,9 @@ WHERE_STATES_ARE_SAVED: list[Check] = [
 
 def checks_of(entry: Entry) -> list[Check]:
     """All that apply to this engine."""
-    solved: list[Check] = [check_a_solved_world_terminates_and_is_not_truncated] if entry.solve else []
+    solved: list[Check] = (
+        [check_a_solved_world_terminates_and_is_not_truncated] if entry.solve else []
+    )
     saved = WHERE_STATES_ARE_SAVED if entry.save else [check_an_engine_that_cannot_save_says_so]
     return EVERYWHERE + solved + saved
 
@@ -396,5 +443,9 @@ def checks_of(entry: Entry) -> list[Check]:
 def _arrays(step: Step) -> dict[str, np.ndarray]:
     arrays = {}
     for name, value in step._asdict().items():
-        arrays |= {f"{name} {key}": array for key, array in value.items()} if isinstance(value, dict) else {name: value}
+        arrays |= (
+            {f"{name} {key}": array for key, array in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
     return arrays

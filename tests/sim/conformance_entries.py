@@ -1,4 +1,5 @@
-"""Every engine that the conformance suite runs over: add an entry, and all of `conformance.py` applies to it."""
+"""Every engine that the conformance suite runs over: add an entry, and all of `conformance.py`
+applies to it."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Entry:
     tolerance: float = 1e-4
     """Absolute and relative."""
     solve: Callable[[Observation], np.ndarray] | None = None
-    """Observation to action (N, A) that terminates every world within `solve_steps`; None where that is hard."""
+    """Observation to action (N, A) that terminates every world within `solve_steps`; None where
+    that is hard."""
     solve_steps: int = 30
     reuse: bool = False
     """Whether worlds take so long to make that checks should share them."""
@@ -52,7 +54,9 @@ def make_push_t(picture: int | None, num_envs: int, on_end: OnEnd, max_steps: in
 def make_gym_push_t(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
     from sim.engines.gym import GymConfig, GymEngine
 
-    config = GymConfig(options={"obs_type": "environment_state_agent_pos"}, saving="replay", info=("coverage",))
+    config = GymConfig(
+        options={"obs_type": "environment_state_agent_pos"}, saving="replay", info=("coverage",)
+    )
     engine = GymEngine("gym_pusht:gym_pusht/PushT-v0", num_envs, config)
     return Worlds(engine, WorldsConfig(on_end=on_end, max_steps=max_steps))
 
@@ -84,7 +88,9 @@ def make_maniskill(
     from sim.make import WorldConfig, make_worlds
 
     options = ManiSkillConfig(saving=saving)
-    config = WorldConfig(engine="maniskill", task=task, on_end=on_end, max_steps=max_steps, maniskill=options)
+    config = WorldConfig(
+        engine="maniskill", task=task, on_end=on_end, max_steps=max_steps, maniskill=options
+    )
     return make_worlds(config, num_envs)
 
 
@@ -96,8 +102,11 @@ def without(package: str, reason: str) -> pytest.MarkDecorator:
 
 
 def go_to_the_goal(observation: Observation) -> np.ndarray:
-    """The task reach moves its target by 2 cm per unit of action; a quarter of the way at a time does not overshoot."""
-    return np.clip(0.25 * (observation["goal"] - observation["grasp_pose"][:, :3]) / 0.02, -1.0, 1.0)
+    """The task reach moves its target by 2 cm per unit of action; a quarter of the way at a time
+    does not overshoot."""
+    return np.clip(
+        0.25 * (observation["goal"] - observation["grasp_pose"][:, :3]) / 0.02, -1.0, 1.0
+    )
 
 
 def make_warp_reach(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
@@ -125,7 +134,11 @@ MANISKILL = without("mani_skill", "the extra [maniskill] is not installed")
 
 ENTRIES = [
     Entry("mujoco_reach", partial(make_mujoco, "reach"), solve=go_to_the_goal, solve_steps=60),
-    *(Entry(f"mujoco_{task}", partial(make_mujoco, task), reuse=True) for task in TASKS if task != "reach"),
+    *(
+        Entry(f"mujoco_{task}", partial(make_mujoco, task), reuse=True)
+        for task in TASKS
+        if task != "reach"
+    ),
     Entry("mujoco_pick_cube_randomized", partial(make_randomized, "pick_cube"), reuse=True),
     Entry("walk", make_walk, solve=walk_on),
     Entry("walk_of_all", make_walk_of_all, solve=walk_on),
@@ -133,7 +146,12 @@ ENTRIES = [
     Entry("gym_push_t_published", partial(make_push_t, None)),
     Entry("gym_push_t_pictures", partial(make_push_t, 96)),
     Entry("gym_push_t", make_gym_push_t),
-    Entry("gym_fetch_reach", partial(make_fetch, "FetchReach-v4"), reuse=True, solve=reach_for_the_goal),
+    Entry(
+        "gym_fetch_reach",
+        partial(make_fetch, "FetchReach-v4"),
+        reuse=True,
+        solve=reach_for_the_goal,
+    ),
     Entry("gym_fetch_pick_and_place", partial(make_fetch, "FetchPickAndPlace-v4"), reuse=True),
     Entry(
         "warp_reach",
@@ -142,10 +160,16 @@ ENTRIES = [
         marks=(without("mujoco_warp", "the extra [warp] is not installed"),),
     ),
     *(
-        Entry(f"maniskill_{task}", partial(make_maniskill, task, "replay"), reuse=True, marks=(MANISKILL,))
+        Entry(
+            f"maniskill_{task}",
+            partial(make_maniskill, task, "replay"),
+            reuse=True,
+            marks=(MANISKILL,),
+        )
         for task in ("PickCube-v1", "PegInsertionSide-v1")
     ),
-    # The T rests on many contacts, which PhysX need not resolve in the same order: its pose differs in the last bit.
+    # The T rests on many contacts, which PhysX need not resolve in the same order: its pose differs
+    # in the last bit.
     Entry(
         "maniskill_PushT-v1",
         partial(make_maniskill, "PushT-v1", "state"),

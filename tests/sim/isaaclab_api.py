@@ -1,6 +1,8 @@
-"""Records the part of Isaac Lab's API that `sim.engines.isaac_lab` meets, from a wheel's source, without importing it.
+"""Records the part of Isaac Lab's API that `sim.engines.isaac_lab` meets, from a wheel's source,
+without importing it.
 
-`python -m tests.sim.isaaclab_api isaaclab-3.0.0-py3-none-any.whl` writes `isaaclab_api.json` beside this file.
+`python -m tests.sim.isaaclab_api isaaclab-3.0.0-py3-none-any.whl` writes `isaaclab_api.json` beside
+this file.
 """
 
 from __future__ import annotations
@@ -32,9 +34,13 @@ CLASSES = {
 
 
 def record(wheel: Path) -> dict[str, Any]:
-    """Parameters of the functions above; methods, properties and attributes of the classes above."""
+    """Parameters of the functions above; methods, properties and attributes of the classes
+    above."""
     with zipfile.ZipFile(wheel) as archive:
-        trees = {file: ast.parse(archive.read(file)) for file in sorted({*FUNCTIONS.values(), *CLASSES.values()})}
+        trees = {
+            file: ast.parse(archive.read(file))
+            for file in sorted({*FUNCTIONS.values(), *CLASSES.values()})
+        }
     return {
         "wheel": wheel.name,
         "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
@@ -42,19 +48,28 @@ def record(wheel: Path) -> dict[str, Any]:
             path: _parameters(_definition(trees[file], path.rpartition(".")[2], ast.FunctionDef))
             for path, file in FUNCTIONS.items()
         },
-        "classes": {name: _class(_definition(trees[file], name, ast.ClassDef)) for name, file in CLASSES.items()},
+        "classes": {
+            name: _class(_definition(trees[file], name, ast.ClassDef))
+            for name, file in CLASSES.items()
+        },
     }
 
 
-def _definition(tree: ast.Module, name: str, kind: type[ast.ClassDef] | type[ast.FunctionDef]) -> Any:
+def _definition(
+    tree: ast.Module, name: str, kind: type[ast.ClassDef] | type[ast.FunctionDef]
+) -> Any:
     return next(node for node in tree.body if isinstance(node, kind) and node.name == name)
 
 
 def _class(node: ast.ClassDef) -> dict[str, Any]:
     functions = [item for item in node.body if isinstance(item, ast.FunctionDef)]
-    properties = {item.name for item in functions if "property" in map(ast.unparse, item.decorator_list)}
+    properties = {
+        item.name for item in functions if "property" in map(ast.unparse, item.decorator_list)
+    }
     fields = {
-        item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        item.target.id
+        for item in node.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
     }
     assigned = {
         item.attr
@@ -66,14 +81,17 @@ def _class(node: ast.ClassDef) -> dict[str, Any]:
     }
     return {
         "bases": [ast.unparse(base) for base in node.bases],
-        "methods": {item.name: _parameters(item) for item in functions if item.name not in properties},
+        "methods": {
+            item.name: _parameters(item) for item in functions if item.name not in properties
+        },
         "properties": sorted(properties),
         "attributes": sorted(fields | assigned),
     }
 
 
 def _parameters(node: ast.FunctionDef) -> list[dict[str, Any]]:
-    """Name, kind (as `inspect.Parameter` calls it) and whether there is a default; a method's `self` left out."""
+    """Name, kind (as `inspect.Parameter` calls it) and whether there is a default; a method's
+    `self` left out."""
     told, arguments = [], node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     without = len(positional) - len(arguments.defaults)
@@ -90,4 +108,6 @@ def _parameters(node: ast.FunctionDef) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    RECORD.write_text(json.dumps(record(Path(sys.argv[1])), separators=(",", ":"), sort_keys=True) + "\n")
+    RECORD.write_text(
+        json.dumps(record(Path(sys.argv[1])), separators=(",", ":"), sort_keys=True) + "\n"
+    )

@@ -1,4 +1,5 @@
-"""Stands in for Isaac Lab: small environments with its semantics, behind proxies that know the recorded API only."""
+"""Stands in for Isaac Lab: small environments with its semantics, behind proxies that know the
+recorded API only."""
 
 from __future__ import annotations
 
@@ -37,14 +38,17 @@ def signature(parameters: list[dict[str, Any]]) -> inspect.Signature:
 
 
 class Recorded:
-    """Lets through what the classes have in the record, called as they are declared; all else does not exist."""
+    """Lets through what the classes have in the record, called as they are declared; all else does
+    not exist."""
 
     def __init__(self, target: Any, *classes: str):
         known = [API["classes"][name] for name in classes]
         vars(self).update(
             _target=target,
             _classes=classes,
-            _methods={name: parameters for item in known for name, parameters in item["methods"].items()},
+            _methods={
+                name: parameters for item in known for name, parameters in item["methods"].items()
+            },
             _values={name for item in known for name in (*item["properties"], *item["attributes"])},
         )
 
@@ -68,7 +72,8 @@ class Recorded:
 
 
 class FakeEnvironment:
-    """Worlds on a line. Like Isaac Lab's: one random generator, resets within the step, buffers written again."""
+    """Worlds on a line. Like Isaac Lab's: one random generator, resets within the step, buffers
+    written again."""
 
     def __init__(self, cfg: Any, num_envs: int, log: list[str], time_out_after: int):
         self.cfg, self.num_envs, self.log, self.time_out_after = cfg, num_envs, log, time_out_after
@@ -76,11 +81,16 @@ class FakeEnvironment:
         self.single_action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.long)
         self.place, self.seen = torch.zeros(self.num_envs), torch.zeros(self.num_envs)
-        self.obs_buf = {"policy": torch.zeros(self.num_envs, 2), "critic": {"place": torch.zeros(self.num_envs, 1)}}
+        self.obs_buf = {
+            "policy": torch.zeros(self.num_envs, 2),
+            "critic": {"place": torch.zeros(self.num_envs, 1)},
+        }
         self.extras: dict[str, Any] = {}
         self.has_rtx_sensors, self.rendered, self.resets = True, 0, 0
         self.scene = Recorded(SimpleNamespace(write_data_to_sim=lambda: None), "InteractiveScene")
-        self.sim = Recorded(SimpleNamespace(forward=self._forward, render=self._render), "SimulationContext")
+        self.sim = Recorded(
+            SimpleNamespace(forward=self._forward, render=self._render), "SimulationContext"
+        )
 
     def seed(self, seed: int = -1) -> int:
         torch.manual_seed(seed)
@@ -121,7 +131,10 @@ class FakeEnvironment:
         self.rendered += 1
 
     def _compute_observations(self) -> dict[str, Any]:
-        self.obs_buf["policy"][:, 0], self.obs_buf["policy"][:, 1] = self.seen, self.episode_length_buf
+        self.obs_buf["policy"][:, 0], self.obs_buf["policy"][:, 1] = (
+            self.seen,
+            self.episode_length_buf,
+        )
         self.obs_buf["critic"]["place"][:, 0] = self.seen
         return self.obs_buf
 
@@ -133,7 +146,9 @@ class FakeManaged(FakeEnvironment):
         manager = SimpleNamespace(active_terms=["time_out", "success"], get_term=self._term)
         self.termination_manager = Recorded(manager, "TerminationManager")
 
-    def reset(self, env_ids: Any = slice(None), *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+    def reset(
+        self, env_ids: Any = slice(None), *, seed: int | None = None, options: Any = None
+    ) -> tuple[Any, dict]:
         if seed is not None:
             self.seed(seed)
         self._reset_idx(torch.arange(self.num_envs)[env_ids])
@@ -169,16 +184,24 @@ def install(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[str]:
         What happened to the simulator and its environments, in order.
     """
     log: list[str] = []
-    configs = ("ManagerBasedEnvCfg", "ManagerBasedRLEnvCfg") if kind == "managed" else ("DirectRLEnvCfg",)
+    configs = (
+        ("ManagerBasedEnvCfg", "ManagerBasedRLEnvCfg") if kind == "managed" else ("DirectRLEnvCfg",)
+    )
     classes = ("ManagerBasedEnv", "ManagerBasedRLEnv") if kind == "managed" else ("DirectRLEnv",)
 
     def parse_env_cfg(*arguments: Any, **named: Any) -> Recorded:
-        values = signature(API["functions"]["isaaclab_tasks.utils.parse_env_cfg"]).bind(*arguments, **named).arguments
+        values = (
+            signature(API["functions"]["isaaclab_tasks.utils.parse_env_cfg"])
+            .bind(*arguments, **named)
+            .arguments
+        )
         if values["task_name"] != "Isaac-Line":
             raise gymnasium.error.NameNotFound(values["task_name"])
         log.append(f"configured for {values['device']} with {values['overrides']}")
         scene = SimpleNamespace(num_envs=values["num_envs"])
-        cfg = SimpleNamespace(scene=scene, num_rerenders_on_reset=2, compute_final_obs=False, seed=None)
+        cfg = SimpleNamespace(
+            scene=scene, num_rerenders_on_reset=2, compute_final_obs=False, seed=None
+        )
         return Recorded(cfg, *configs)
 
     @contextmanager
@@ -190,12 +213,16 @@ def install(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[str]:
             log.append("simulator closed")
 
     def launch_simulation(*arguments: Any, **named: Any) -> Any:
-        bound = signature(API["functions"]["isaaclab.app.launch_simulation"]).bind(*arguments, **named)
+        bound = signature(API["functions"]["isaaclab.app.launch_simulation"]).bind(
+            *arguments, **named
+        )
         return launched(bound.arguments)
 
     def make(task: str, cfg: Recorded) -> Any:
         log.append(f"made {task} from seed {cfg.seed}")
-        environment = (FakeManaged if kind == "managed" else FakeDirect)(cfg, cfg.scene.num_envs, log)
+        environment = (FakeManaged if kind == "managed" else FakeDirect)(
+            cfg, cfg.scene.num_envs, log
+        )
         return SimpleNamespace(unwrapped=Recorded(environment, *classes))
 
     app, utils = ModuleType("isaaclab.app"), ModuleType("isaaclab_tasks.utils")

@@ -1,4 +1,5 @@
-"""Worlds whose course is known beforehand: a place that counts steps, solved after a number of them."""
+"""Worlds whose course is known beforehand: a place that counts steps, solved after a number of
+them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from sim.vec_env import Worlds, WorldsConfig
 
 
 class LineEngine:
-    """A world started from `seed` is at 100 seed + (steps taken) and is solved after `lengths(seed)` steps."""
+    """A world started from `seed` is at 100 seed + (steps taken) and is solved after
+    `lengths(seed)` steps."""
 
     name = "line"
     rate_hz = 10.0
@@ -20,7 +22,9 @@ class LineEngine:
     observation_spec: Mapping[str, FieldSpec] = {"place": FieldSpec(shape=(1,))}
     action_spec = ActionSpec(low=(-1.0,), high=(1.0,))
 
-    def __init__(self, num_envs: int, lengths: Callable[[int], int], coverage: Callable[[int], float]) -> None:
+    def __init__(
+        self, num_envs: int, lengths: Callable[[int], int], coverage: Callable[[int], float]
+    ) -> None:
         self.num_envs, self.lengths, self.coverage = num_envs, lengths, coverage
         self.seed, self.count = np.zeros(num_envs, dtype=int), np.zeros(num_envs, dtype=int)
         self.actions: list[np.ndarray] = []

@@ -4,7 +4,13 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-LEAVES = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::is_nonzero", "aten::item")
+LEAVES = (
+    "aten::_local_scalar_dense",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::is_nonzero",
+    "aten::item",
+)
 """Operators by which numbers, or sizes that depend on numbers, come to the host."""
 
 

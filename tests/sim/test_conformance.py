@@ -21,7 +21,12 @@ def shared_worlds() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("entry", "check"),
     [
-        pytest.param(entry, check, id=f"{entry.name}-{check.__name__.removeprefix('check_')}", marks=entry.marks)
+        pytest.param(
+            entry,
+            check,
+            id=f"{entry.name}-{check.__name__.removeprefix('check_')}",
+            marks=entry.marks,
+        )
         for entry in ENTRIES
         for check in checks_of(entry)
     ],
@@ -73,7 +78,9 @@ class ResetsAll(WalkEngine):
 
 class TellsInSingles(WalkEngine):
     def read(self) -> Reading:
-        return super().read()._replace(observation={"place": self.place[:, None].astype(np.float32)})
+        return (
+            super().read()._replace(observation={"place": self.place[:, None].astype(np.float32)})
+        )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,9 @@ def test_an_inexact_engine_is_held_to_its_tolerance() -> None:
     def make(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
         return Worlds(DrawsBySlot(num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps))
 
-    conformance.check_a_world_depends_on_its_seed_and_actions_only(Entry("walk", make, exact=False, tolerance=1e-6))
+    conformance.check_a_world_depends_on_its_seed_and_actions_only(
+        Entry("walk", make, exact=False, tolerance=1e-6)
+    )
     with pytest.raises(AssertionError):
         conformance.check_a_world_depends_on_its_seed_and_actions_only(
             Entry("walk", make, exact=False, tolerance=1e-12)

@@ -1,4 +1,5 @@
-"""What holds of the worlds on the FR3 whatever the task, tried on random interleavings and on broken worlds."""
+"""What holds of the worlds on the FR3 whatever the task, tried on random interleavings and on
+broken worlds."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -33,13 +34,18 @@ def make(config: MujocoConfig, n: int = 3, **episodes: Any) -> Worlds:
 
 def arrays(step: Step) -> dict[str, np.ndarray]:
     plain = {name: value for name, value in step._asdict().items() if not isinstance(value, dict)}
-    for prefix, fields in (("now ", step.observation), ("final ", step.final_observation), ("info ", step.info)):
+    for prefix, fields in (
+        ("now ", step.observation),
+        ("final ", step.final_observation),
+        ("info ", step.info),
+    ):
         plain |= {prefix + name: array for name, array in fields.items()}
     return plain
 
 
 def drive(worlds: Worlds, seed: int, calls: int = 8) -> list[dict[str, np.ndarray]]:
-    """Single actions, chunks of three and partial resets in an order that depends on `seed` alone."""
+    """Single actions, chunks of three and partial resets in an order that depends on `seed`
+    alone."""
     rng, told = np.random.default_rng(seed), []
     for _ in range(calls):
         shape = [(worlds.num_envs,), (worlds.num_envs, 3)][int(rng.integers(2))]
@@ -51,12 +57,17 @@ def drive(worlds: Worlds, seed: int, calls: int = 8) -> list[dict[str, np.ndarra
 
 @pytest.mark.parametrize("on_end", ["reset", "freeze"])
 @pytest.mark.parametrize(
-    "config", [MujocoConfig(randomized=True), MujocoConfig(randomized=True, cameras=SMALL)], ids=["state", "pictures"]
+    "config",
+    [MujocoConfig(randomized=True), MujocoConfig(randomized=True, cameras=SMALL)],
+    ids=["state", "pictures"],
 )
 def test_what_follows_a_saved_state_is_the_same_in_the_same_and_in_new_worlds(
     config: MujocoConfig, on_end: str
 ) -> None:
-    worlds, others = make(config, on_end=on_end, max_steps=9), make(config, on_end=on_end, max_steps=9)
+    worlds, others = (
+        make(config, on_end=on_end, max_steps=9),
+        make(config, on_end=on_end, max_steps=9),
+    )
     worlds.reset([1, 2, 3])
     drive(worlds, 0, calls=4)
     state = worlds.save()
@@ -78,7 +89,13 @@ def test_nothing_that_an_engine_tells_is_a_window_on_its_state(name: str) -> Non
     engine = MujocoEngine(find_task(name), 1)
     engine.reset(np.zeros(1, dtype=int), np.zeros(1, dtype=int))
     reading, state = engine.read(), engine.save()
-    told = [reading.reward, reading.terminated, reading.success, *reading.observation.values(), *reading.info.values()]
+    told = [
+        reading.reward,
+        reading.terminated,
+        reading.success,
+        *reading.observation.values(),
+        *reading.info.values(),
+    ]
     for array in (*told, *state.values()):
         for own in (engine._state, engine._target, engine._goal, engine._ctrl, engine._draws):
             assert not np.shares_memory(array, own)
@@ -106,24 +123,37 @@ def test_a_world_drawn_often_has_the_model_of_one_drawn_once(name: str) -> None:
 
 
 @pytest.mark.parametrize(("yaw", "tilt"), [(0.0, 0.4), (1.2, 0.0), (1.2, 0.4), (-1.6, -0.4)])
-def test_the_engine_computes_the_cartesian_law_however_the_hand_is_turned(yaw: float, tilt: float) -> None:
+def test_the_engine_computes_the_cartesian_law_however_the_hand_is_turned(
+    yaw: float, tilt: float
+) -> None:
     model, rng = build_model(reach.TASK, reach.TASK.actions), np.random.default_rng(0)
     data = mujoco.MjData(model)
     data.qpos[:7] = Q_HOME + rng.normal(size=7) * 0.05 - [0, 0, 0, 0, 0, tilt, yaw]
     data.qvel[:7] = rng.normal(size=7) * 0.1
     mujoco.mj_forward(model, data)
-    view = View(Layout(model), data.qpos[None].copy(), data.qvel[None].copy(), np.zeros((1, 7)), np.zeros((1, 3)))
+    view = View(
+        Layout(model),
+        data.qpos[None].copy(),
+        data.qvel[None].copy(),
+        np.zeros((1, 7)),
+        np.zeros((1, 3)),
+    )
     error, hold = rng.normal(size=6) * 0.004, data.qpos[:7] + 0.01
     data.ctrl[:13] = [*(view.grasp_pose[0] + error), *hold]
     mujoco.mj_forward(model, data)
-    law = cartesian_torque(ImpedanceGains(), view.jacobian[0], error, data.qpos[:7], data.qvel[:7], hold)
+    law = cartesian_torque(
+        ImpedanceGains(), view.jacobian[0], error, data.qpos[:7], data.qvel[:7], hold
+    )
     np.testing.assert_allclose((data.qfrc_actuator - data.qfrc_gravcomp)[:7], law, atol=1e-9)
 
 
 def test_a_turned_and_tilted_hand_comes_to_rest_at_its_target() -> None:
-    """The law's rotations are entries of a rotation vector, which at 1.2 rad of yaw are not angles about the axes."""
+    """The law's rotations are entries of a rotation vector, which at 1.2 rad of yaw are not angles
+    about the axes."""
     space = CartesianDelta(axes=("x", "y", "z", "roll", "pitch", "yaw"))
-    goal = np.array([[0.45, 0.0, 0.3, *turn] for turn in ((0, 0, 1.2), (0.3, 0.3, 1.2), (-0.3, 0.3, -1.2))])
+    goal = np.array(
+        [[0.45, 0.0, 0.3, *turn] for turn in ((0, 0, 1.2), (0.3, 0.3, 1.2), (-0.3, 0.3, -1.2))]
+    )
     engine = MujocoEngine(reach.TASK, 3, MujocoConfig(actions=space))
     engine.reset(np.arange(3), np.arange(3))
     for _ in range(60):
@@ -172,8 +202,11 @@ def test_an_arm_in_its_way_is_not_thrown_when_joint_targets_are_far() -> None:
     target = Q_HOME.copy()
     for _ in range(60):
         target = space.target(target, held, far, 0.05)
-    np.testing.assert_allclose(target, np.minimum(Q_HOME + np.array(space.leash), Q_MAX - space.margin))
-    # Free, the leash does not slow it: behind a target at `speed` a joint lags by damping / stiffness.
+    np.testing.assert_allclose(
+        target, np.minimum(Q_HOME + np.array(space.leash), Q_MAX - space.margin)
+    )
+    # Free, the leash does not slow it: behind a target at `speed` a joint lags by damping /
+    # stiffness.
     gains = ImpedanceGains()
     lag = np.array(gains.joint_damping) / np.array(gains.joint_stiffness)
     assert (space.speed * DQ_MAX * (lag + 0.05) < np.array(space.leash)).all()
@@ -232,7 +265,9 @@ def test_a_state_of_other_worlds_is_refused() -> None:
                 with pytest.raises(HandoffError, match="Was it saved"):
                     worlds.restore(state)
         with pytest.raises(HandoffError, match="lacks"):
-            worlds.restore({name: array for name, array in own.items() if not name.startswith("last ")})
+            worlds.restore(
+                {name: array for name, array in own.items() if not name.startswith("last ")}
+            )
 
 
 def test_pictures_asked_for_in_another_thread_are_refused() -> None:

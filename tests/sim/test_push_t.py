@@ -51,7 +51,11 @@ def test_initial_state_equals_gym_pushts_reset(gym_push_t: Any) -> None:
     for seed in range(100_000, 100_030):
         agent, pose = geometry.initial_state(seed)
         corners = geometry.tee_polygons(pose)
-        if corners.min() < 0.007 or corners.max() > 0.504 or (geometry.clear_of_tee(agent, pose) != agent).any():
+        if (
+            corners.min() < 0.007
+            or corners.max() > 0.504
+            or (geometry.clear_of_tee(agent, pose) != agent).any()
+        ):
             continue  # gym-pusht pushes the block out of the wall or the agent during the reset
         _, info = gym_push_t.reset(seed=seed)
         np.testing.assert_allclose(agent, 1e-3 * info["pos_agent"], atol=1e-12)
@@ -62,7 +66,9 @@ def test_initial_state_equals_gym_pushts_reset(gym_push_t: Any) -> None:
 
 def test_an_agent_inside_the_block_is_moved_to_its_edge() -> None:
     pose = np.array([0.2, 0.2, 0.0])
-    np.testing.assert_allclose(geometry.clear_of_tee(np.array([0.15, 0.201]), pose), [0.15, 0.2 - 0.017], atol=1e-4)
+    np.testing.assert_allclose(
+        geometry.clear_of_tee(np.array([0.15, 0.201]), pose), [0.15, 0.2 - 0.017], atol=1e-4
+    )
     np.testing.assert_array_equal(geometry.clear_of_tee(FAR_AGENT, pose), FAR_AGENT)
 
 
@@ -72,12 +78,18 @@ def test_keypoints_of_a_quarter_turn_are_worked_by_hand() -> None:
     assert geometry.keypoints(np.zeros((4, 5, 3))).shape == (4, 5, 9, 2)
 
 
-@pytest.mark.skipif(not DEMONSTRATIONS.exists(), reason="push-T demonstrations not found; set HANDOFF_DATA")
+@pytest.mark.skipif(
+    not DEMONSTRATIONS.exists(), reason="push-T demonstrations not found; set HANDOFF_DATA"
+)
 def test_keypoints_reproduce_the_demonstrations(tmp_path: Path) -> None:
     import zarr
 
     with zipfile.ZipFile(DEMONSTRATIONS) as archive:
-        wanted = [n for n in archive.namelist() if n.startswith(("data/state/", "data/keypoint/", "data/.z", ".z"))]
+        wanted = [
+            n
+            for n in archive.namelist()
+            if n.startswith(("data/state/", "data/keypoint/", "data/.z", ".z"))
+        ]
         archive.extractall(tmp_path, wanted)
     group = zarr.open_group(tmp_path, mode="r")
     state = np.asarray(group["data/state"], dtype=float)
@@ -97,7 +109,9 @@ def test_board_and_base_coordinates_are_inverse_and_right_handed() -> None:
 def test_the_agents_whole_range_is_in_reach_with_the_pusher_upright() -> None:
     for x in np.linspace(*geometry.AGENT_RANGE, 7):
         for y in np.linspace(*geometry.AGENT_RANGE, 7):
-            q = inverse_kinematics(geometry.flange_target(np.array([x, y])), geometry.Q_BOARD_CENTRE)
+            q = inverse_kinematics(
+                geometry.flange_target(np.array([x, y])), geometry.Q_BOARD_CENTRE
+            )
             assert min((q - fr3.Q_MIN).min(), (fr3.Q_MAX - q).min()) > 0.095
             assert np.linalg.svd(jacobian(q), compute_uv=False)[-1] > 0.06
 
@@ -119,7 +133,9 @@ def test_end_effector_frame_agrees_with_the_kinematics(world: PushTWorld) -> Non
     world.reset(FAR_AGENT, BLOCK)
     for _ in range(20):
         world.step(np.array([3.0, -2.0, 1.0, 2.0, 0.5, -0.5, 0.3]))
-    np.testing.assert_allclose(world.base_T_ee, forward_kinematics(world.q) @ world.flange_T_ee, atol=1e-12)
+    np.testing.assert_allclose(
+        world.base_T_ee, forward_kinematics(world.q) @ world.flange_T_ee, atol=1e-12
+    )
 
 
 def test_block_rests_still_without_a_push(world: PushTWorld) -> None:
@@ -132,7 +148,8 @@ def test_block_rests_still_without_a_push(world: PushTWorld) -> None:
 
 
 def push_right(world: PushTWorld) -> np.ndarray:
-    """Drives the pusher 0.1 m along board x in 1 s under joint impedance; returns the joint trajectory."""
+    """Drives the pusher 0.1 m along board x in 1 s under joint impedance; returns the joint
+    trajectory."""
     agent = world.reset(np.array([0.15, 0.215]), np.array([0.256, 0.2, 0.0]))
     q0 = world.q.copy()
     q1 = inverse_kinematics(geometry.flange_target(agent + np.array([0.1, 0.0])), q0)

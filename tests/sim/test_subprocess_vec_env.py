@@ -48,7 +48,9 @@ def fail_to_make(num_envs: int) -> VecEnv:
 
 
 @contextmanager
-def working(make: partial[VecEnv] | None = None, num_envs: int = 5, workers: int = 2) -> Iterator[WorkerWorlds]:
+def working(
+    make: partial[VecEnv] | None = None, num_envs: int = 5, workers: int = 2
+) -> Iterator[WorkerWorlds]:
     env = WorkerWorlds(make or MAKE, num_envs, workers)
     try:
         yield env
@@ -62,13 +64,19 @@ def test_trajectories_are_the_same_for_any_number_of_workers() -> None:
 
     def trajectory(env: VecEnv) -> list[np.ndarray]:
         arrays = [env.reset(range(20, 25))["place"]]
-        # World 3 alone starts anew on the way, and the limit of 4 steps ends the others within the second chunk.
+        # World 3 alone starts anew on the way, and the limit of 4 steps ends the others within the
+        # second chunk.
         for use in (action_NA, chunk_N3A, None, chunk_N3A, action_NA):
             if use is None:
                 arrays.append(env.reset([99], worlds=[3])["place"])
                 continue
             step = env.step(use)
-            arrays += [*step[1:4], step.executed, step.observation["place"], step.final_observation["place"]]
+            arrays += [
+                *step[1:4],
+                step.executed,
+                step.observation["place"],
+                step.final_observation["place"],
+            ]
             arrays += [step.info["success"], step.info["count"]]
         return arrays
 
@@ -92,7 +100,8 @@ def test_specs_are_those_of_the_worlds() -> None:
 
 
 def test_states_move_between_workers() -> None:
-    # Worlds 0..2 live in worker 0, worlds 3 and 4 in worker 1; world 0's state goes into world 4 and back.
+    # Worlds 0..2 live in worker 0, worlds 3 and 4 in worker 1; world 0's state goes into world 4
+    # and back.
     with working() as env:
         env.reset(range(5))
         env.step(np.full((5, 1), 0.1))
@@ -117,7 +126,10 @@ def test_an_error_names_its_worker_and_leaves_the_worlds_usable() -> None:
         env.reset(range(5))
         action = np.zeros((5, 1))
         action[4] = np.nan
-        with pytest.raises(HandoffError, match=r"worker 1 \(its world 0 is world 3 of all\): walk: action of world 1"):
+        with pytest.raises(
+            HandoffError,
+            match=r"worker 1 \(its world 0 is world 3 of all\): walk: action of world 1",
+        ):
             env.step(action)
         env.reset(range(5))
         assert env.step(np.zeros((5, 1))).executed.tolist() == [1] * 5
@@ -158,14 +170,17 @@ def test_closing_ends_the_processes() -> None:
 
 def test_workers_end_when_their_parent_is_killed() -> None:
     code = (
-        "import time\nfrom tests.sim.test_subprocess_vec_env import MAKE\nfrom sim.subprocess_vec_env import WorkerWorlds\n"
+        "import time\nfrom tests.sim.test_subprocess_vec_env import MAKE\n"
+        "from sim.subprocess_vec_env import WorkerWorlds\n"
         "if __name__ == '__main__':\n"
         "    env = WorkerWorlds(MAKE, 2, 2)\n"
         "    print(*(worker.process.pid for worker in env._workers), flush=True)\n"
         "    time.sleep(600)\n"
     )
     root = Path(__file__).parents[2]
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=root)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=root
+    )
     assert parent.stdout is not None
     with parent:
         processes = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]

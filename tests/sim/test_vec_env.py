@@ -36,14 +36,17 @@ def test_no_worlds_and_no_steps_are_refused(num_envs: int, max_steps: int) -> No
 
 
 def test_a_world_that_ends_within_a_chunk_leaves_the_rest_of_it() -> None:
-    # World 0 starts within 1 of zero and walks 1 per step, so it passes 4 after 4 to 6 of 8 steps; world 1 stays.
+    # World 0 starts within 1 of zero and walks 1 per step, so it passes 4 after 4 to 6 of 8 steps;
+    # world 1 stays.
     env = walks(max_steps=50)
     start = env.reset([1, 2])["place"][:, 0]
     step = env.step(chunk([1.0] * 8, [0.0] * 8))
     executed = int(step.executed[0])
     assert executed in (4, 5, 6)
     assert step.executed[1] == 8
-    assert step.final_observation["place"][0, 0] == pytest.approx(start[0] + executed, abs=executed * NOISE)
+    assert step.final_observation["place"][0, 0] == pytest.approx(
+        start[0] + executed, abs=executed * NOISE
+    )
     assert step.final_observation["place"][0, 0] >= FAR > step.reward[0, executed - 2]
     assert (step.reward[0, executed:] == 0.0).all()
     assert step.terminated.tolist() == [True, False]
@@ -101,7 +104,9 @@ def test_non_finite_numbers_name_the_world_and_leave_a_dump(tmp_path: Path) -> N
     env.reset([5, 6])
     for _ in range(4):
         env.step(actions(0.1, 0.1))
-    with pytest.raises(HandoffError, match=r"world 1 \(seed 6, step 4\) has non-finite \['place'\]"):
+    with pytest.raises(
+        HandoffError, match=r"world 1 \(seed 6, step 4\) has non-finite \['place'\]"
+    ):
         env.step(actions(0.1, 101.0))
     dumps = list(tmp_path.glob("walk-*.npz"))
     assert len(dumps) == 1
@@ -124,7 +129,9 @@ def test_the_guard_watches_engines_that_cannot_save(tmp_path: Path) -> None:
 
 
 def test_the_guard_lets_frozen_worlds_be(tmp_path: Path) -> None:
-    env = Worlds(WalkEngine(2, steps_all=True), WorldsConfig(on_end="freeze", dump_folder=str(tmp_path)))
+    env = Worlds(
+        WalkEngine(2, steps_all=True), WorldsConfig(on_end="freeze", dump_folder=str(tmp_path))
+    )
     env.reset([1, 2])
     env.step(actions(9.0, 0.0))
     env.step(actions(101.0, 0.0))

@@ -1,4 +1,5 @@
-"""A tiny engine with everything that can go wrong between worlds: noise of its own, an end, and states to save."""
+"""A tiny engine with everything that can go wrong between worlds: noise of its own, an end, and
+states to save."""
 
 from __future__ import annotations
 
@@ -20,19 +21,25 @@ FAR = 4.0
 
 
 class WalkEngine:
-    """Walks on a line: a start from the seed, a little noise of each world's own, and an end at `FAR`."""
+    """Walks on a line: a start from the seed, a little noise of each world's own, and an end at
+    `FAR`."""
 
     name = "walk"
     rate_hz = 20.0
     max_steps = 50
-    observation_spec: Mapping[str, FieldSpec] = {"place": FieldSpec(shape=(1,), dtype="float64", unit="m")}
+    observation_spec: Mapping[str, FieldSpec] = {
+        "place": FieldSpec(shape=(1,), dtype="float64", unit="m")
+    }
     action_spec = ActionSpec(low=(-1.0,), high=(1.0,), unit="m")
 
     def __init__(self, num_envs: int, *, steps_all: bool = False, can_save: bool = True):
         """`steps_all` moves worlds that do not run as well, as batched GPU engines do."""
         self.num_envs, self.steps_all, self.can_save = num_envs, steps_all, can_save
         self.place, self.reward = np.zeros(num_envs), np.zeros(num_envs)
-        self.seed, self.count = np.zeros(num_envs, dtype=np.int64), np.zeros(num_envs, dtype=np.int64)
+        self.seed, self.count = (
+            np.zeros(num_envs, dtype=np.int64),
+            np.zeros(num_envs, dtype=np.int64),
+        )
         self.closed = 0
 
     def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
@@ -60,9 +67,9 @@ class WalkEngine:
     def save(self) -> WorldState:
         if not self.can_save:
             raise HandoffError("walk: cannot save.")
-        return {name: getattr(self, name).copy() for name in ("place", "reward", "seed", "count")} | {
-            "start": self.seed.copy()
-        }
+        return {
+            name: getattr(self, name).copy() for name in ("place", "reward", "seed", "count")
+        } | {"start": self.seed.copy()}
 
     def restore(self, worlds: np.ndarray, state: WorldState) -> None:
         for name in ("place", "reward", "count"):
@@ -76,7 +83,9 @@ class WalkEngine:
         self.closed += 1
 
     def _noise(self, world: int) -> float:
-        return float(np.random.default_rng([self.seed[world], self.count[world]]).uniform(-1.0, 1.0))
+        return float(
+            np.random.default_rng([self.seed[world], self.count[world]]).uniform(-1.0, 1.0)
+        )
 
 
 def make_walk(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
@@ -84,7 +93,9 @@ def make_walk(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
 
 
 def make_walk_of_all(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
-    return Worlds(WalkEngine(num_envs, steps_all=True), WorldsConfig(on_end=on_end, max_steps=max_steps))
+    return Worlds(
+        WalkEngine(num_envs, steps_all=True), WorldsConfig(on_end=on_end, max_steps=max_steps)
+    )
 
 
 def make_walk_in_workers(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:

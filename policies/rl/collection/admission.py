@@ -1,4 +1,5 @@
-"""Which rollout may be begun while an earlier one is still learned from (AReaL, arXiv 2505.24298, section 5.1)."""
+"""Which rollout may be begun while an earlier one is still learned from (AReaL, arXiv 2505.24298,
+section 5.1)."""
 
 from __future__ import annotations
 
@@ -9,10 +10,12 @@ from robots.errors import HandoffError
 
 @dataclass(frozen=True)
 class Admission:
-    """AReaL's rule: of N samples that have been begun, floor((N - 1) / B) <= v + eta at version v of the policy."""
+    """AReaL's rule: of N samples that have been begun, floor((N - 1) / B) <= v + eta at version v
+    of the policy."""
 
     staleness: int
-    """eta: updates that the policy of a sample may lie behind the one that learns from it; 0 is on policy."""
+    """eta: updates that the policy of a sample may lie behind the one that learns from it; 0 is on
+    policy."""
     batch: int = 1
     """B: samples of an update. Where whole rollouts are samples, one."""
 

@@ -1,8 +1,10 @@
-"""Rollouts by a policy that lies one update behind, made while that update is made; and that its weights arrive.
+"""Rollouts by a policy that lies one update behind, made while that update is made; and that its
+weights arrive.
 
-AReaL (arXiv 2505.24298) lets rollouts go on while the policy learns. Here rollout k + 1 is always made by the policy
-that update k begins with, in a thread beside it, and both are waited for: so what is experienced does not depend on how
-long either takes, and the time of both is that of the longer one.
+AReaL (arXiv 2505.24298) lets rollouts go on while the policy learns. Here rollout k + 1 is always
+made by the policy that update k begins with, in a thread beside it, and both are waited for: so
+what is experienced does not depend on how long either takes, and the time of both is that of the
+longer one.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ def weights_digest(tensors: Iterable[torch.Tensor]) -> str:
     """Digest (hex sha256) of all of them, in their order."""
     found = hashlib.sha256()
     for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        found.update(
+            tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
     return found.hexdigest()
 
 

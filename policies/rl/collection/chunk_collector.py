@@ -1,4 +1,5 @@
-"""Rollouts of chunks whose entries have log-probabilities of their own, one behind another, or episodes in groups.
+"""Rollouts of chunks whose entries have log-probabilities of their own, one behind another, or
+episodes in groups.
 
 Shape suffixes: T decisions, N worlds, V values of a decision, M rewards.
 """
@@ -25,12 +26,14 @@ class ChunkCollector:
 
     Args:
         worlds: N.
-        actor: `decide(seen, generator)` gives a chunk, a trace, log-probabilities (N, K, H, A) and values (N, V) or
-            None; `value(seen)` values alone.
+        actor: `decide(seen, generator)` gives a chunk, a trace, log-probabilities (N, K, H, A) and
+            values (N, V) or None; `value(seen)` values alone.
         seed: of all chance.
     """
 
-    def __init__(self, worlds: ChunkWorlds | ResidentChunkWorlds, actor: Any, seed: int = 0) -> None:
+    def __init__(
+        self, worlds: ChunkWorlds | ResidentChunkWorlds, actor: Any, seed: int = 0
+    ) -> None:
         self.worlds, self._actor = worlds, actor
         self._generator = torch.Generator(worlds.device).manual_seed(seed)
         self.tally = EpisodeTally(worlds.num_envs)
@@ -52,10 +55,13 @@ class ChunkCollector:
         if made.value_TNV is None:
             return made
         finals = self._finals(made.truncated_TN, ends, made.value_TNV)
-        return made._replace(final_value_TNV=finals, last_value_NV=self._actor.value(self.worlds.seen()))
+        return made._replace(
+            final_value_TNV=finals, last_value_NV=self._actor.value(self.worlds.seen())
+        )
 
     def episodes(self, size: int, decisions: int, outcomes: tuple[Outcome, ...]) -> ChunkRollout:
-        """One episode in every world, `size` side by side from one state, of so many decisions at most.
+        """One episode in every world, `size` side by side from one state, of so many decisions at
+        most.
 
         Args:
             size: of a group.
@@ -108,14 +114,20 @@ class ChunkCollector:
             yield self._row(seen, made, led), made.trace, led
 
     def _row(self, seen: Any, made: Any, led: Decided) -> dict[str, Any]:
-        row = {"seen": seen, "log_prob": made.log_prob_BKHA, "reward": led.reward_NH, "length": led.length_N}
+        row = {
+            "seen": seen,
+            "log_prob": made.log_prob_BKHA,
+            "reward": led.reward_NH,
+            "length": led.length_N,
+        }
         row |= {"terminated": led.terminated_N, "truncated": led.truncated_N}
         if made.value_BV is not None:
             row["value"] = made.value_BV
         return row
 
     def _finals(self, truncated_TN: Tensor, seen: list[Any], like_TNV: Tensor) -> Tensor:
-        """(T, N, V) values of the true final observations `seen`, where an episode ended by its time limit alone."""
+        """(T, N, V) values of the true final observations `seen`, where an episode ended by its
+        time limit alone."""
         found_TNV = torch.zeros_like(like_TNV)
         time, world = torch.nonzero(truncated_TN, as_tuple=True)
         if not len(time):

@@ -1,6 +1,8 @@
-"""Simulated worlds as a chunk policy meets them: histories, normalised units, chunks; words and pictures beside them.
+"""Simulated worlds as a chunk policy meets them: histories, normalised units, chunks; words and
+pictures beside them.
 
-Shape suffixes: N worlds, T observed steps, O observation, H horizon, A action, D entries of the executed part.
+Shape suffixes: N worlds, T observed steps, O observation, H horizon, A action, D entries of the
+executed part.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ from robots.language.text import INSTRUCTION
 
 
 class ChunkWorlds:
-    """Simulated worlds as a chunk policy meets them: histories, normalised units, chunks; `DecisionWorlds`.
+    """Simulated worlds as a chunk policy meets them: histories, normalised units, chunks;
+    `DecisionWorlds`.
 
-    What is seen is the history of the observation vector; of a policy that reads, a TensorDict of it (`vector`), of the
-    words (`instruction`, UTF-8) and of the cameras' newest pictures.
+    What is seen is the history of the observation vector; of a policy that reads, a TensorDict of
+    it (`vector`), of the words (`instruction`, UTF-8) and of the cameras' newest pictures.
 
     Args:
         env: N worlds that freeze when they end.
@@ -39,7 +42,8 @@ class ChunkWorlds:
         pays: what an action is worth.
 
     Raises:
-        HandoffError: fields that the worlds do not have, more actions than a chunk holds, or histories beyond two.
+        HandoffError: fields that the worlds do not have, more actions than a chunk holds, or
+            histories beyond two.
     """
 
     def __init__(
@@ -79,7 +83,8 @@ class ChunkWorlds:
         self.begin_from([next(self._seeds) for _ in range(self.num_envs)])
 
     def begin_groups(self, size: int) -> None:
-        """Begins in all worlds, `size` of them side by side in the same state; those that end then stay as they are.
+        """Begins in all worlds, `size` of them side by side in the same state; those that end then
+        stay as they are.
 
         Raises:
             HandoffError: the worlds make no whole groups.
@@ -121,15 +126,20 @@ class ChunkWorlds:
         return self.led([self.env.step(actions) for actions in self.actions(decision)])
 
     def actions(self, decision: Tensor) -> list[np.ndarray]:
-        """What the worlds are to be stepped with for a normalised chunk (N, H, A), one behind another: all that is
-        executed but the last action, for the observation before the last, and this."""
+        """What the worlds are to be stepped with for a normalised chunk (N, H, A), one behind
+        another: all that is executed but the last action, for the observation before the last, and
+            this."""
         newest_NO, policy = self._history[-1], self._policy
         chunk_NHA = policy.normalize_action.inverse(decision)
         if policy.anchor is not None:
             anchored = newest_NO[:, None, policy.anchor : policy.anchor + policy.chunk_shape[1]]
             chunk_NHA = chunk_NHA + torch.from_numpy(anchored)
         actions_NHA = chunk_NHA[:, self._execute].double().numpy()
-        return [actions_NHA[:, :-1], actions_NHA[:, -1:]] if actions_NHA.shape[1] > 1 else [actions_NHA]
+        return (
+            [actions_NHA[:, :-1], actions_NHA[:, -1:]]
+            if actions_NHA.shape[1] > 1
+            else [actions_NHA]
+        )
 
     @property
     def begins_again(self) -> bool:
@@ -137,16 +147,18 @@ class ChunkWorlds:
         return self._begins_again
 
     def led(self, steps: Sequence[Step], begun: Observation | None = None) -> Decided:
-        """What a decision led to, of the worlds' answers to its `actions`; those that ended start anew.
+        """What a decision led to, of the worlds' answers to its `actions`; those that ended start
+        anew.
 
         Args:
             steps: one for each of them.
-            begun: where the worlds have started anew by themselves, from the next seeds: what all of them show.
+            begun: where the worlds have started anew by themselves, from the next seeds: what all
+                of them show.
         """
         self._met.append(self.seen())
         made = steps[-1]
-        # The observation before the last one is a policy's, too, that sees two: of worlds that have ended, where that
-        # was earlier, nothing is asked any more.
+        # The observation before the last one is a policy's, too, that sees two: of worlds that have
+        # ended, where that was earlier, nothing is asked any more.
         before = self._vector(steps[-2].observation) if len(steps) > 1 else self._history[-1]
         length = np.stack([step.executed for step in steps]).sum(axis=0, dtype=np.int64)
         # A world that stays ended says so again and again.
@@ -160,7 +172,9 @@ class ChunkWorlds:
             self._begin_again(np.flatnonzero(terminated | truncated), begun)
         success = np.asarray(made.info["success"], bool).copy()
         told_NH = np.concatenate([step.reward for step in steps], axis=1)
-        reward_NH = self._pays.paid(told_NH, length, terminated & success, terminated & ~success, self._told_N)
+        reward_NH = self._pays.paid(
+            told_NH, length, terminated & success, terminated & ~success, self._told_N
+        )
         reward_NH *= np.arange(reward_NH.shape[1]) < length[:, None]
         self._told_N = told_last(told_NH, length, self._told_N, terminated | truncated)
         length_N = torch.from_numpy(length)
@@ -193,8 +207,12 @@ class ChunkWorlds:
         self._history = rows
 
     def _vector(self, observation: Observation) -> np.ndarray:
-        names = sorted(self._policy.shapes.entries, key=lambda name: self._policy.shapes.entries[name][0])
-        parts = [np.asarray(observation[name], np.float32).reshape(self.num_envs, -1) for name in names]
+        names = sorted(
+            self._policy.shapes.entries, key=lambda name: self._policy.shapes.entries[name][0]
+        )
+        parts = [
+            np.asarray(observation[name], np.float32).reshape(self.num_envs, -1) for name in names
+        ]
         return np.concatenate(parts, axis=1)
 
     def _shown(self, history: list[np.ndarray], beside: dict[str, np.ndarray]) -> Any:
@@ -222,12 +240,15 @@ def check_fits(env: Any, policy: ChunkPolicy, n_action_steps: int, others: Seque
     """Whether these worlds can be met by this policy.
 
     Raises:
-        HandoffError: fields that the worlds do not have, more actions than a chunk holds, or histories beyond two.
+        HandoffError: fields that the worlds do not have, more actions than a chunk holds, or
+            histories beyond two.
     """
     history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
     missing = sorted({*policy.shapes.entries, *others} - env.observation_spec.keys())
     if missing:
-        raise HandoffError(f"practice: the worlds do not observe {missing}, only {sorted(env.observation_spec)}.")
+        raise HandoffError(
+            f"practice: the worlds do not observe {missing}, only {sorted(env.observation_spec)}."
+        )
     if not 1 <= n_action_steps <= horizon - history + 1 or history > 2:
         raise HandoffError(
             f"practice: {n_action_steps} actions of chunks of {horizon} behind {history} observed steps; expected "
@@ -239,5 +260,7 @@ def others_of(policy: ChunkPolicy) -> tuple[str, ...]:
     """Fields beside the observation vector that the policy is shown."""
     from policies.families.vision_language import VisionLanguagePolicy
 
-    spoken = (INSTRUCTION,) if isinstance(policy, VisionLanguagePolicy) and policy.said is None else ()
+    spoken = (
+        (INSTRUCTION,) if isinstance(policy, VisionLanguagePolicy) and policy.said is None else ()
+    )
     return (*policy.shapes.sensors, *spoken)

@@ -1,9 +1,9 @@
 """Rollouts: who decides, and the worlds in which it is decided, turn about.
 
-A decision is one action or a chunk of them. Of a chunk the policy sees no more than of an action: its reward is the
-discounted sum of what was executed, and g^length stands before all that comes after, so a world that ends within a
-chunk counts as it should. What a decision led to is valued at the true observation after it, also where the episode
-ended.
+A decision is one action or a chunk of them. Of a chunk the policy sees no more than of an action:
+its reward is the discounted sum of what was executed, and g^length stands before all that comes
+after, so a world that ends within a chunk counts as it should. What a decision led to is valued at
+the true observation after it, also where the episode ended.
 
 Shape suffixes: T decisions, N worlds, O observation, H horizon, A action.
 """
@@ -46,7 +46,9 @@ class Collector:
         seed: of all chance.
     """
 
-    def __init__(self, worlds: DecisionWorlds, actor: Any, critic: nn.Module, discount: float, seed: int = 0) -> None:
+    def __init__(
+        self, worlds: DecisionWorlds, actor: Any, critic: nn.Module, discount: float, seed: int = 0
+    ) -> None:
         self.worlds, self._actor, self._critic = worlds, actor, critic
         self._generator = torch.Generator().manual_seed(seed)
         self._scale = RewardScale(discount)
@@ -69,9 +71,20 @@ class Collector:
             ended_N = led.terminated_N | led.truncated_N
             self.tally.add(led)
             with torch.no_grad():
-                row = {"seen": seen, "value": self._critic(seen), "final": self._critic(led.final_seen)}
-            row |= {"log_prob": made.log_prob_BK, "reward": self._scale(led.reward_N, ended_N).float()}
-            row |= {"discount": led.discount_N, "terminated": led.terminated_N, "truncated": led.truncated_N}
+                row = {
+                    "seen": seen,
+                    "value": self._critic(seen),
+                    "final": self._critic(led.final_seen),
+                }
+            row |= {
+                "log_prob": made.log_prob_BK,
+                "reward": self._scale(led.reward_N, ended_N).float(),
+            }
+            row |= {
+                "discount": led.discount_N,
+                "terminated": led.terminated_N,
+                "truncated": led.truncated_N,
+            }
             row |= {} if led.cost_N is None else {"cost": led.cost_N}
             rows.append(row)
             traces.append(made.trace)
@@ -94,7 +107,10 @@ class Collector:
             last = self._critic(self.worlds.seen())
         ended = table["terminated"] | table["truncated"]
         values, finals = table["value"].unbind(-1), table["final"].unbind(-1)
-        after = [next_values(*columns, ended) for columns in zip(values, last.unbind(-1), finals, strict=True)]
+        after = [
+            next_values(*columns, ended)
+            for columns in zip(values, last.unbind(-1), finals, strict=True)
+        ]
         return Rollout(
             seen=table["seen"],
             parts={name: torch.stack([trace[name] for trace in traces]) for name in traces[0]},

@@ -1,10 +1,11 @@
-"""Worlds that stay on a device as a chunk policy meets them: nothing of a rollout passes through the host.
+"""Worlds that stay on a device as a chunk policy meets them: nothing of a rollout passes through
+the host.
 
-What `policies.rl.collection.chunk_env.ChunkWorlds` does in NumPy is done here by tensors of the device; words are read once for
-every sentence there is, before they are needed.
+What `policies.rl.collection.chunk_env.ChunkWorlds` does in NumPy is done here by tensors of the
+device; words are read once for every sentence there is, before they are needed.
 
-Shape suffixes: N worlds, T observed steps, O observation, H horizon, A action, D entries of the executed part, S
-sentences, L tokens, C characters.
+Shape suffixes: N worlds, T observed steps, O observation, H horizon, A action, D entries of the
+executed part, S sentences, L tokens, C characters.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from robots.language.text import INSTRUCTION, decode
 
 @runtime_checkable
 class StaysOnDevice(Protocol):
-    """N worlds whose observations, actions and rewards are tensors of one device; `sim.device.fr3.ResidentWorlds` is."""
+    """N worlds whose observations, actions and rewards are tensors of one device;
+    `sim.device.fr3.ResidentWorlds` is."""
 
     num_envs: int
     device: torch.device
@@ -114,7 +116,9 @@ class ResidentChunkWorlds:
         self._reads = INSTRUCTION in others
         self._seeds, self._discount, self._pays = seeds, discount, pays or PracticeReward()
         self._counted = torch.zeros((), dtype=torch.int64, device=env.device)
-        self._told_N = torch.full((env.num_envs,), torch.nan, dtype=torch.float64, device=env.device)
+        self._told_N = torch.full(
+            (env.num_envs,), torch.nan, dtype=torch.float64, device=env.device
+        )
         self._history: list[Tensor] = []
         self._met: deque[Any] = deque(maxlen=-(-MOST // env.num_envs))
         self._sentences: dict[str, np.ndarray] = {}
@@ -132,7 +136,8 @@ class ResidentChunkWorlds:
         self._counted.fill_(actions)
 
     def prepare(self) -> None:
-        """Before a rollout: draws starts for those that were taken, and looks whether something went wrong.
+        """Before a rollout: draws starts for those that were taken, and looks whether something
+        went wrong.
 
         Raises:
             HandoffError: it did, see `StaysOnDevice.check`.
@@ -158,12 +163,14 @@ class ResidentChunkWorlds:
         self._begin(size, again=False)
 
     def seen(self) -> Any:
-        """(N, T, O) normalised, or a TensorDict; see `ChunkWorlds`. Of words also as the policy reads them."""
+        """(N, T, O) normalised, or a TensorDict; see `ChunkWorlds`. Of words also as the policy
+        reads them."""
         return self._shown(self._history, self.env.observation())
 
     @property
     def met(self) -> Any:
-        """(R, T, O) the newest states in which was decided, normalised, on the host; see `ChunkWorlds`."""
+        """(R, T, O) the newest states in which was decided, normalised, on the host; see
+        `ChunkWorlds`."""
         return torch.cat([*self._met]).cpu() if self._met else self._kept(self.seen())[:0].cpu()
 
     @met.setter
@@ -176,12 +183,16 @@ class ResidentChunkWorlds:
         return chunk[..., self._execute, :].flatten(-2)
 
     def step(self, decision: Tensor) -> Decided:
-        """Executes a normalised chunk (N, H, A); worlds that end start anew from the next starts."""
+        """Executes a normalised chunk (N, H, A); worlds that end start anew from the next
+        starts."""
         self._met.append(self._kept(self.seen()))
         policy, before_NO = self._policy, self._history[-1]
         chunk_NHA = policy.normalize_action.inverse(decision)
         if policy.anchor is not None:
-            chunk_NHA = chunk_NHA + before_NO[:, None, policy.anchor : policy.anchor + policy.chunk_shape[1]]
+            chunk_NHA = (
+                chunk_NHA
+                + before_NO[:, None, policy.anchor : policy.anchor + policy.chunk_shape[1]]
+            )
         actions_NHA = chunk_NHA[:, self._execute]
         first, last = actions_NHA[:, :-1], actions_NHA[:, -1:]
         # A policy that sees two steps sees that before the last action, too.
@@ -200,9 +211,13 @@ class ResidentChunkWorlds:
         )
         over_N = terminated_N | truncated_N
         told_NH = torch.cat([part.reward_NH for part in parts], dim=1)
-        reward_NH = self._paid(told_NH, length_N, terminated_N & success_N, terminated_N & ~success_N)
+        reward_NH = self._paid(
+            told_NH, length_N, terminated_N & success_N, terminated_N & ~success_N
+        )
         last_N = told_NH.gather(1, (length_N - 1).clamp(min=0)[:, None])[:, 0]
-        self._told_N = torch.where(over_N, torch.nan, torch.where(length_N > 0, last_N, self._told_N))
+        self._told_N = torch.where(
+            over_N, torch.nan, torch.where(length_N > 0, last_N, self._told_N)
+        )
         self._counted += length_N.sum()
         history = [before_NO, self._vector(shown)][-len(self._history) :]
         final_seen = self._shown(history, shown)
@@ -223,8 +238,11 @@ class ResidentChunkWorlds:
             length_N=length_N,
         )
 
-    def _paid(self, told_NH: Tensor, length_N: Tensor, solved_N: Tensor, failed_N: Tensor) -> Tensor:
-        """(N, H) float32; `PracticeReward.paid` on the device, and nothing for what was not executed."""
+    def _paid(
+        self, told_NH: Tensor, length_N: Tensor, solved_N: Tensor, failed_N: Tensor
+    ) -> Tensor:
+        """(N, H) float32; `PracticeReward.paid` on the device, and nothing for what was not
+        executed."""
         pays, number_H = self._pays, torch.arange(told_NH.shape[1], device=self.device)
         once_N = pays.success * solved_N + pays.failure * failed_N
         begin_N = torch.where(self._told_N.isnan(), told_NH[:, 0], self._told_N)
@@ -268,7 +286,9 @@ class ResidentChunkWorlds:
         text_NC = shown[INSTRUCTION]
         row_N = (text_NC[:, None] == self._text_SC).all(dim=2).int().argmax(dim=1)
         words = {TOKENS: self._words.token_BL[row_N], MASK: self._words.mask_BL[row_N]}
-        return TensorDict({VECTOR: vector, INSTRUCTION: text_NC, **words}, batch_size=[self.num_envs])
+        return TensorDict(
+            {VECTOR: vector, INSTRUCTION: text_NC, **words}, batch_size=[self.num_envs]
+        )
 
     def _kept(self, seen: Any) -> Any:
         """What is kept of a state: the words as they were said."""

@@ -67,13 +67,17 @@ class EpisodeTally:
         return self._counted()._largest_of
 
     def recent(self, since: int) -> Recent:
-        """Of the episodes that ended from number `since` on, as a rule those of one rollout, or of the newest `RECENT`.
+        """Of the episodes that ended from number `since` on, as a rule those of one rollout, or of
+        the newest `RECENT`.
 
-        Worlds that began together run out of time together, so the newest few alone might all be such.
+        Worlds that began together run out of time together, so the newest few alone might all be
+        such.
         """
         first = max(0, min(since, len(self.solved) - RECENT))
         columns = (self.solved, self.returns, self.largest)
-        return Recent(*(float(np.mean(column[first:])) if column[first:] else 0.0 for column in columns))
+        return Recent(
+            *(float(np.mean(column[first:])) if column[first:] else 0.0 for column in columns)
+        )
 
     def begin(self) -> None:
         """Episodes under way are left."""
@@ -82,7 +86,8 @@ class EpisodeTally:
         self._largest[:] = -np.inf
 
     def add(self, led: Decided) -> None:
-        """One decision in every world; it is counted when somebody asks, so a device is not waited for before."""
+        """One decision in every world; it is counted when somebody asks, so a device is not waited
+        for before."""
         self._waiting.append(led._replace(final_seen=None, reward_NH=None))
 
     def _counted(self) -> EpisodeTally:

@@ -17,7 +17,8 @@ class Decided(NamedTuple):
     terminated_N: Tensor
     truncated_N: Tensor
     final_seen: Any
-    """(N, ...) what is seen after it, before any new start: a tensor, or a TensorDict of several."""
+    """(N, ...) what is seen after it, before any new start: a tensor, or a TensorDict of
+    several."""
     success_N: Tensor
     """bool, of episodes that ended."""
     cost_N: Tensor | None = None
@@ -27,7 +28,8 @@ class Decided(NamedTuple):
     reward_NH: Tensor | None = None
     """Of every action of a chunk; nothing for those that were not executed."""
     length_N: Tensor | None = None
-    """int64, actions executed of a chunk; 0 in a world that had ended before and was not begun anew."""
+    """int64, actions executed of a chunk; 0 in a world that had ended before and was not begun
+    anew."""
 
 
 class DecisionWorlds(Protocol):

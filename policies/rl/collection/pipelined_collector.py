@@ -1,8 +1,10 @@
-"""Rollouts while worlds are simulated: for one part of them the policy infers, while the others are stepped.
+"""Rollouts while worlds are simulated: for one part of them the policy infers, while the others are
+stepped.
 
-RLinf's fine-grained pipelining (arXiv 2510.06710, `rollout.pipeline_stage_num` there). Here the parts take turns in one
-fixed order, and the chance of a decision is drawn for all worlds before it is dealt out. So a rollout is the sequential
-loop's: the same worlds, seeds and chance, and the same numbers to the rounding of products of other batch sizes.
+RLinf's fine-grained pipelining (arXiv 2510.06710, `rollout.pipeline_stage_num` there). Here the
+parts take turns in one fixed order, and the chance of a decision is drawn for all worlds before it
+is dealt out. So a rollout is the sequential loop's: the same worlds, seeds and chance, and the same
+numbers to the rounding of products of other batch sizes.
 
 Shape suffixes: N worlds.
 """
@@ -78,7 +80,8 @@ class PipelinedCollector(ChunkCollector):
                 if ended:
                     yield self._whole(ended)
         except GeneratorExit:
-            # All worlds have ended, so what was begun ahead changed nothing: as if it had not been decided.
+            # All worlds have ended, so what was begun ahead changed nothing: as if it had not been
+            # decided.
             for part in self._parts:
                 part.discard()
             self._generator.set_state(before)
@@ -86,7 +89,9 @@ class PipelinedCollector(ChunkCollector):
 
     def _begin(self, part: WorldsPart, chance: Trace) -> _Begun:
         seen = part.worlds.seen()
-        made = self._actor.decide_by(seen, {name: drawn[part.rows] for name, drawn in chance.items()})
+        made = self._actor.decide_by(
+            seen, {name: drawn[part.rows] for name, drawn in chance.items()}
+        )
         part.begin_step(made.chunk_BHA)
         return _Begun(seen, made)
 

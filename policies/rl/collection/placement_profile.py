@@ -1,12 +1,14 @@
-"""How fast each placement of a practice would be, told from the times of its pieces before hours are spent on it.
+"""How fast each placement of a practice would be, told from the times of its pieces before hours
+are spent on it.
 
-Measured are, on this machine and in turns: inference for all worlds, simulation of them in this process and in another,
-one part of them decided upon while another is simulated, and an update. How much of two cores there really is shows in
-the times of what overlaps; a count of processors does not tell.
+Measured are, on this machine and in turns: inference for all worlds, simulation of them in this
+process and in another, one part of them decided upon while another is simulated, and an update. How
+much of two cores there really is shows in the times of what overlaps; a count of processors does
+not tell.
 
-Predicted for a rollout of D decisions: collocated D (infer + simulate) + learn; disaggregated likewise with worlds that
-are simulated elsewhere; hybrid with P parts D P overlapped + one part alone, for the pipe to fill, + learn. Intervals
-come from resampling the measurements.
+Predicted for a rollout of D decisions: collocated D (infer + simulate) + learn; disaggregated
+likewise with worlds that are simulated elsewhere; hybrid with P parts D P overlapped + one part
+alone, for the pipe to fill, + learn. Intervals come from resampling the measurements.
 
 Shape suffixes: N worlds, H horizon, A action.
 """
@@ -28,7 +30,8 @@ from policies.rl.collection.split_chunk_env import ChunkWorldsInParts, WorldsPar
 from robots.interfaces import Progress
 
 PIECES = ("infer", "simulate", "simulate_there", "simulate_part", "overlapped", "learn")
-"""Measured, in seconds: of all worlds and one decision, of one part where it says so, and of an update."""
+"""Measured, in seconds: of all worlds and one decision, of one part where it says so, and of an
+update."""
 ROUNDS = 3
 """Least ones, however short the time."""
 _RESAMPLES = 2000
@@ -46,7 +49,9 @@ class Measured:
     @property
     def transfer(self) -> float:
         """Seconds per decision that it costs to simulate elsewhere."""
-        return float(np.median(self.seconds["simulate_there"]) - np.median(self.seconds["simulate"]))
+        return float(
+            np.median(self.seconds["simulate_there"]) - np.median(self.seconds["simulate"])
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ def measure(
     """Measures the pieces in turns.
 
     Args:
-        actor: whose chance can be drawn ahead, see `policies.rl.collection.pipelined_collector.DrawsAhead`.
+        actor: whose chance can be drawn ahead, see
+            `policies.rl.collection.pipelined_collector.DrawsAhead`.
         here: worlds of this process.
         there: as many in one part, in others.
         parts: as many in several parts, in others.
@@ -93,7 +99,9 @@ def measure(
                 worlds.step(chunk_NHA)
         _overlap(actor, parts, found, generator)
         rounds += 1
-        progress(min(int(time.perf_counter() - began), int(seconds)), max(1, int(seconds)), "measured")
+        progress(
+            min(int(time.perf_counter() - began), int(seconds)), max(1, int(seconds)), "measured"
+        )
     found.actions = here.executed / rounds
     return found
 
@@ -125,7 +133,9 @@ def predict(found: Measured, decisions: int) -> dict[Kind, Rate]:
     return rates
 
 
-def _overlap(actor: Any, worlds: ChunkWorldsInParts, found: Measured, generator: torch.Generator) -> None:
+def _overlap(
+    actor: Any, worlds: ChunkWorldsInParts, found: Measured, generator: torch.Generator
+) -> None:
     """One part alone; then every part while another is decided upon, as in the pipeline."""
 
     def decide(part: WorldsPart) -> torch.Tensor:

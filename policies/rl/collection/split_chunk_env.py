@@ -1,7 +1,8 @@
-"""Worlds of chunks whose parts are stepped apart; together they are what `policies.rl.collection.chunk_env.ChunkWorlds` is.
+"""Worlds of chunks whose parts are stepped apart; together they are what
+`policies.rl.collection.chunk_env.ChunkWorlds` is.
 
-Shape suffixes: N worlds, T observed steps, O observation, R states, H horizon, A action, D entries of the executed
-part.
+Shape suffixes: N worlds, T observed steps, O observation, R states, H horizon, A action, D entries
+of the executed part.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ class WorldsPart:
     """
 
     def __init__(
-        self, worlds: ChunkWorlds, env: SharedWorlds, first: int, upcoming: Callable[[], Sequence[int]]
+        self,
+        worlds: ChunkWorlds,
+        env: SharedWorlds,
+        first: int,
+        upcoming: Callable[[], Sequence[int]],
     ) -> None:
         self.worlds, self._env, self._upcoming = worlds, env, upcoming
         self.rows = slice(first, first + env.num_envs)
@@ -43,7 +48,8 @@ class WorldsPart:
 
     def begin_step(self, decision: Tensor) -> None:
         """Sets its worlds going with a normalised chunk (n, H, A)."""
-        # Several processes do not know of each other's ends: then it is this one that starts worlds anew, and waits.
+        # Several processes do not know of each other's ends: then it is this one that starts worlds
+        # anew, and waits.
         ahead = self.worlds.begins_again and len(self._env.shares) == 1
         self._env.send(self.worlds.actions(decision), self._upcoming() if ahead else None)
 
@@ -59,12 +65,14 @@ class WorldsPart:
 class ChunkWorldsInParts:
     """Implements `policies.rl.collection.interfaces.DecisionWorlds`.
 
-    Seeds are taken in the order of the worlds, as they would be by one `ChunkWorlds` of all of them.
+    Seeds are taken in the order of the worlds, as they would be by one `ChunkWorlds` of all of
+    them.
 
     Args:
         env: in parts; worlds that freeze when they end.
         policy, n_action_steps, discount, pays: see `ChunkWorlds`.
-        seeds: likewise; a copy of it must go on as it does, for starts are told to the processes before they are taken.
+        seeds: likewise; a copy of it must go on as it does, for starts are told to the processes
+            before they are taken.
 
     Raises:
         HandoffError: see `ChunkWorlds`.
@@ -133,7 +141,8 @@ class ChunkWorldsInParts:
 
     @property
     def met(self) -> Any:
-        """(R, T, O) the newest states in which was decided, normalised, in the order of the whole."""
+        """(R, T, O) the newest states in which was decided, normalised, in the order of the
+        whole."""
         columns = [part.worlds.met.split(part.worlds.num_envs) for part in self.parts]
         rows = [torch.cat(row) for row in zip(*columns, strict=True)]
         # A part keeps longer than the whole would, for its rows are fewer.
@@ -165,5 +174,7 @@ def worlds_of(
 
 def joined(parts: Sequence[Decided]) -> Decided:
     """What all worlds were led to, of what those of every part were."""
-    columns: list[Any] = [None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)]
+    columns: list[Any] = [
+        None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)
+    ]
     return Decided(*columns)

@@ -1,4 +1,5 @@
-"""Simulated worlds as a learner of states meets them: one action at a time, steps out; what a killed run goes on from.
+"""Simulated worlds as a learner of states meets them: one action at a time, steps out; what a
+killed run goes on from.
 
 Shape suffixes: N worlds, O observation, A action.
 """
@@ -24,7 +25,8 @@ RECENT = 100
 
 
 class StateWorlds:
-    """N worlds that freeze when they end, and are begun anew at once, each episode from the next seed.
+    """N worlds that freeze when they end, and are begun anew at once, each episode from the next
+    seed.
 
     Args:
         env: whose actions are in [-1, 1].
@@ -36,7 +38,9 @@ class StateWorlds:
         HandoffError: fields that the worlds do not have, or actions with other bounds.
     """
 
-    def __init__(self, env: VecEnv, fields: Sequence[str], seeds: Iterator[int], pays: PracticeReward) -> None:
+    def __init__(
+        self, env: VecEnv, fields: Sequence[str], seeds: Iterator[int], pays: PracticeReward
+    ) -> None:
         spec = env.observation_spec
         self.fields = tuple(fields) or tuple(name for name, one in spec.items() if one.unit != "u8")
         missing = [name for name in self.fields if name not in spec]
@@ -99,7 +103,9 @@ class StateWorlds:
         reward_N = self._pays.paid(told_N1, one_N, solved_N, failed_N, self._told_N)[:, 0]
         if not np.isfinite(reward_N).all():
             world = int(np.flatnonzero(~np.isfinite(reward_N))[0])
-            raise HandoffError(f"worlds: world {world} pays {reward_N[world]}, expected a finite reward.")
+            raise HandoffError(
+                f"worlds: world {world} pays {reward_N[world]}, expected a finite reward."
+            )
         # `Step` may share arrays with the worlds, which the reset below changes.
         final_NO = self._vector(made.final_observation).copy()
         self._told_N = told_last(told_N1, one_N, self._told_N, over_N)
@@ -109,16 +115,21 @@ class StateWorlds:
         self.recent.extend((bool(success_N[row]), float(self._return[row])) for row in rows)
         terminated_N, truncated_N = made.terminated.copy(), made.truncated.copy()
         self._seen = self._begin_again(rows) if len(rows) else final_NO
-        return plain_steps(episode_N, number_N, before_NO, action_NA, reward_N, final_NO, terminated_N, truncated_N)
+        return plain_steps(
+            episode_N, number_N, before_NO, action_NA, reward_N, final_NO, terminated_N, truncated_N
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on but the seeds; `worlds` is None where they cannot be saved."""
+        """All that the next step depends on but the seeds; `worlds` is None where they cannot be
+        saved."""
         try:
             state: WorldState | None = self.env.save()
         except HandoffError:
             state = None
         return {
-            "worlds": None if state is None else {name: torch.from_numpy(np.array(one)) for name, one in state.items()},
+            "worlds": None
+            if state is None
+            else {name: torch.from_numpy(np.array(one)) for name, one in state.items()},
             "episode": torch.from_numpy(self.episode.copy()),
             "number": torch.from_numpy(self.number.copy()),
             "return": torch.from_numpy(self._return.copy()),
@@ -150,5 +161,8 @@ class StateWorlds:
         return self._vector(told)
 
     def _vector(self, observation: Observation) -> np.ndarray:
-        parts = [np.asarray(observation[name], np.float32).reshape(self.num_envs, -1) for name in self.fields]
+        parts = [
+            np.asarray(observation[name], np.float32).reshape(self.num_envs, -1)
+            for name in self.fields
+        ]
         return np.concatenate(parts, axis=1)

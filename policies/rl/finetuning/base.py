@@ -1,4 +1,5 @@
-"""What practices have in common that learn from each rollout at once: nothing is kept of it, no longer work is due."""
+"""What practices have in common that learn from each rollout at once: nothing is kept of it, no
+longer work is due."""
 
 from __future__ import annotations
 

@@ -1,17 +1,19 @@
-"""Best of N: values of whole chunks choose among those a pretrained policy draws, and the policy imitates the choice.
+"""Best of N: values of whole chunks choose among those a pretrained policy draws, and the policy
+imitates the choice.
 
-Of three papers: an expressive policy that only ever imitates, chosen from by a value (IDQL, Hansen-Estruch et al.,
-arXiv 2304.10573); values of whole executed chunks (Q-chunking, Li et al., arXiv 2507.07969); the same best of N in the
-target (EXPO, Dong et al., arXiv 2507.07986, whose edits are left out). Where they differ: the target takes the minimum
-of the slow critics for every chunk (EXPO), the choice the mean of the learning ones (Q-chunking).
+Of three papers: an expressive policy that only ever imitates, chosen from by a value (IDQL,
+Hansen-Estruch et al., arXiv 2304.10573); values of whole executed chunks (Q-chunking, Li et al.,
+arXiv 2507.07969); the same best of N in the target (EXPO, Dong et al., arXiv 2507.07986, whose
+edits are left out). Where they differ: the target takes the minimum of the slow critics for every
+chunk (EXPO), the choice the mean of the learning ones (Q-chunking).
 
-The policy's N chunks are kept with every state, so that a target costs no sampling: the best of a few of those drawn
-when the next state was met. Now and then the critics choose anew at every state met since, and the policy is trained on
-the chunks chosen and practises on with what it then is; what comes out is one policy without critics, which is
-distilled and deployed as any other is.
+The policy's N chunks are kept with every state, so that a target costs no sampling: the best of a
+few of those drawn when the next state was met. Now and then the critics choose anew at every state
+met since, and the policy is trained on the chunks chosen and practises on with what it then is;
+what comes out is one policy without critics, which is distilled and deployed as any other is.
 
-Shape suffixes: B batch, R rows, W worlds, N chunks, T observed steps, O observation, F features, H horizon, A action,
-D executed entries of a chunk, E critics.
+Shape suffixes: B batch, R rows, W worlds, N chunks, T observed steps, O observation, F features, H
+horizon, A action, D executed entries of a chunk, E critics.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Chosen(NamedTuple):
     chunk_RNHA: Tensor
     """float16, normalised."""
     picked_R: Tensor
-    """int64, the chunk that was executed; -1 where none was, a state that is only looked ahead to."""
+    """int64, the chunk that was executed; -1 where none was, a state that is only looked ahead
+    to."""
     reward_R: Tensor
     discount_R: Tensor
     """g^length, 0 behind a terminal state."""
@@ -73,7 +76,9 @@ class BestOfNPractice:
         HandoffError: fewer chunks than the target is to look at.
     """
 
-    def __init__(self, config: BestOfNPracticeConfig, policy: DiffusionPolicy, worlds: ChunkWorlds, seed: int) -> None:
+    def __init__(
+        self, config: BestOfNPracticeConfig, policy: DiffusionPolicy, worlds: ChunkWorlds, seed: int
+    ) -> None:
         if not 1 <= config.backup_samples <= config.samples:
             raise HandoffError(
                 f"practice: the target looks at {config.backup_samples} of {config.samples} chunks, expected 1 to all."
@@ -86,7 +91,9 @@ class BestOfNPractice:
             torch.manual_seed(seed)
             self.critic = EnsembleMlp(config.critics, inputs, config.critic, 1)
         self.slow = deepcopy(self.critic).requires_grad_(False)
-        self._optimizer = torch.optim.Adam(self.critic.parameters(), config.learning_rate, fused=True)
+        self._optimizer = torch.optim.Adam(
+            self.critic.parameters(), config.learning_rate, fused=True
+        )
         self._experience = _Experience()
         self._written = self._imitated = 0
 
@@ -112,7 +119,9 @@ class BestOfNPractice:
             loss, value = self._update(draw)
             losses.append(loss)
             values.append(value)
-        loss, value = (float(torch.stack(part).mean()) if part else 0.0 for part in (losses, values))
+        loss, value = (
+            float(torch.stack(part).mean()) if part else 0.0 for part in (losses, values)
+        )
         if not abs(value) < LOST or not np.isfinite(loss):
             raise HandoffError(
                 f"practice: the critics' mean value is {value:.3g}, their loss {loss:.3g} after rollout {self.done}, "
@@ -131,7 +140,11 @@ class BestOfNPractice:
     @torch.no_grad()
     def best(self, seen: Tensor, chunk_RNHA: Tensor) -> Tensor:
         """(R,) number of the chunk with the greatest mean value."""
-        return self._values(self.critic, seen, self.worlds.executed_part(chunk_RNHA)).mean(dim=0).argmax(dim=1)
+        return (
+            self._values(self.critic, seen, self.worlds.executed_part(chunk_RNHA))
+            .mean(dim=0)
+            .argmax(dim=1)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """See `Practice.state_dict`."""
@@ -161,7 +174,9 @@ class BestOfNPractice:
 
         (out / KEPT).mkdir(exist_ok=True)
         for number in range(self._written, self.done):
-            save_state(_file(out, number), {"identity": KEPT, **self._experience.part(number)._asdict()})
+            save_state(
+                _file(out, number), {"identity": KEPT, **self._experience.part(number)._asdict()}
+            )
         self._written = self.done
 
     def load_kept(self, out: Path) -> None:
@@ -176,12 +191,15 @@ class BestOfNPractice:
         for number in range(self.done):
             part = read_state(_file(out, number), KEPT)
             if part is None:
-                raise HandoffError(f"{_file(out, number)}: is gone. Remove the folder {out} to practise anew.")
+                raise HandoffError(
+                    f"{_file(out, number)}: is gone. Remove the folder {out} to practise anew."
+                )
             self._experience.add(Chosen(**{name: part[name] for name in Chosen._fields}))
         self._written = self.done
 
     def settle(self, identity: str, out: Path, progress: Progress) -> None:
-        """See `Practice.settle`: imitates the chunks that the critics choose at the states that were met."""
+        """See `Practice.settle`: imitates the chunks that the critics choose at the states that
+        were met."""
         from policies.training.loop import STATE, Objective, resolve_precision, train
         from policies.training.loss_curve import draw_curve
 
@@ -190,7 +208,9 @@ class BestOfNPractice:
         chosen = []
         for rows in acted.split(RELABEL):
             chunk_RNHA = table.chunk_RNHA[rows].float()
-            chosen.append(chunk_RNHA[torch.arange(len(rows)), self.best(table.seen[rows], chunk_RNHA)])
+            chosen.append(
+                chunk_RNHA[torch.arange(len(rows)), self.best(table.seen[rows], chunk_RNHA)]
+            )
         wanted_RHA, seen = torch.cat(chosen), table.seen[acted]
         free_BH = torch.zeros(config.batch_size, wanted_RHA.shape[1], dtype=torch.bool)
 
@@ -206,7 +226,9 @@ class BestOfNPractice:
         job = f"{identity} {self.done} {len(seen)} {float(wanted_RHA.double().sum())!r}"
         precision = resolve_precision(config.precision, self.policy.device)
         self.policy.train().requires_grad_(True)
-        trained = train(config, self.policy, Objective(batch, loss), job, out, progress, precision=precision)
+        trained = train(
+            config, self.policy, Objective(batch, loss), job, out, progress, precision=precision
+        )
         self.policy.eval().requires_grad_(False).load_state_dict(trained.average)
         draw_curve(out, "imitation of the best of N")
         (out / STATE).unlink()
@@ -222,7 +244,8 @@ class BestOfNPractice:
         return self.policy.config
 
     def _experienced(self, decisions: int, draw: torch.Generator) -> Chosen:
-        """One rollout; every row's next is a row of the same rollout, so that it can be kept apart from the others."""
+        """One rollout; every row's next is a row of the same rollout, so that it can be kept apart
+        from the others."""
         worlds, rows = self.worlds, _Rows()
         seen = worlds.seen()
         chunks = self.candidates(seen, draw)
@@ -242,7 +265,9 @@ class BestOfNPractice:
             # Where time was up the true last observation is looked ahead to, not the new start.
             next_W = after.clone()
             if len(cut):
-                next_W[cut] = rows.meet(led.final_seen[cut], self.candidates(led.final_seen[cut], draw))
+                next_W[cut] = rows.meet(
+                    led.final_seen[cut], self.candidates(led.final_seen[cut], draw)
+                )
             rows.act(here, picked_W, led, next_W)
             here = after
         return rows.chosen()
@@ -259,7 +284,9 @@ class BestOfNPractice:
             target_B = bellman_target(table.reward_R[row_B], table.discount_R[row_B], next_B)
         done_BHA = table.chunk_RNHA[row_B, table.picked_R[row_B]].float()
         done_BND = self.worlds.executed_part(done_BHA[:, None])
-        loss = squared_error(self._values(self.critic, table.seen[row_B], done_BND)[..., 0], target_B)
+        loss = squared_error(
+            self._values(self.critic, table.seen[row_B], done_BND)[..., 0], target_B
+        )
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
@@ -270,10 +297,13 @@ class BestOfNPractice:
         """(E, B, N)."""
         rows, samples, _ = chunk_BND.shape
         seen_BF = seen.flatten(1).repeat_interleave(samples, dim=0)
-        return critic(torch.cat([seen_BF, chunk_BND.flatten(0, 1)], dim=1))[..., 0].unflatten(1, (rows, samples))
+        return critic(torch.cat([seen_BF, chunk_BND.flatten(0, 1)], dim=1))[..., 0].unflatten(
+            1, (rows, samples)
+        )
 
     def _draw(self, purpose: int) -> torch.Generator:
-        """All chance hangs on the seed and the number of the rollout, so that a killed run goes on alike."""
+        """All chance hangs on the seed and the number of the rollout, so that a killed run goes on
+        alike."""
         seed = np.random.SeedSequence([self.seed, self.done, purpose]).generate_state(1)[0]
         return torch.Generator().manual_seed(int(seed))
 
@@ -302,7 +332,9 @@ class _Experience:
                     new[:begin] = old[:begin]
             self._room = grown
         self._ends.append(end)
-        for room, column in zip(self._rows(begin, end), part._replace(next_R=part.next_R + begin), strict=True):
+        for room, column in zip(
+            self._rows(begin, end), part._replace(next_R=part.next_R + begin), strict=True
+        ):
             room.copy_(column)
         self.acted = torch.cat([self.acted, begin + torch.nonzero(part.picked_R >= 0)[:, 0]])
 
@@ -348,7 +380,9 @@ class _Rows:
         for here, which, led, next_W in self._acted:
             picked[here], after[here], reward[here] = which, next_W, led.reward_N
             discount[here] = led.discount_N * ~led.terminated_N
-        return Chosen(torch.cat(self._seen), torch.cat(self._chunks), picked, reward, discount, after)
+        return Chosen(
+            torch.cat(self._seen), torch.cat(self._chunks), picked, reward, discount, after
+        )
 
 
 def _file(out: Path, number: int) -> Path:

@@ -1,4 +1,5 @@
-"""Options of on-policy learning and of all practice of a pretrained policy. Imports without torch."""
+"""Options of on-policy learning and of all practice of a pretrained policy. Imports without
+torch."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class DppoPracticeConfig:
 
 @config
 class BestOfNPracticeConfig:
-    """Values of chunks choose among the policy's own, which then imitates the choice; see `policies.rl.finetuning.best_of_n`."""
+    """Values of chunks choose among the policy's own, which then imitates the choice; see
+    `policies.rl.finetuning.best_of_n`."""
 
     kind: Literal["best_of_n"] = "best_of_n"
     steps: int = 5
@@ -59,10 +61,13 @@ class BestOfNPracticeConfig:
     warm_up: int = 2
     """Rollouts at the start that choose at random."""
     imitate_every: int = 25
-    """Rollouts after which the policy imitates; it practises on as what it has become. The last ones imitate, too."""
-    imitation: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=3000, learning_rate=3e-4))
-    """Of the best of the N chunks at every state that was met since it last imitated, by the critics as they then
-    are."""
+    """Rollouts after which the policy imitates; it practises on as what it has become. The last
+    ones imitate, too."""
+    imitation: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(steps=3000, learning_rate=3e-4)
+    )
+    """Of the best of the N chunks at every state that was met since it last imitated, by the
+    critics as they then are."""
 
 
 RL100_LAYERS = MlpSizes(hidden=(256, 256), activation="relu", layer_norm=True)
@@ -70,22 +75,30 @@ RL100_LAYERS = MlpSizes(hidden=(256, 256), activation="relu", layer_norm=True)
 
 @config
 class RL100PracticeConfig:
-    """RL-100 (arXiv 2510.14830): offline iterations on demonstrations and own rollouts, then online PPO."""
+    """RL-100 (arXiv 2510.14830): offline iterations on demonstrations and own rollouts, then online
+    PPO."""
 
     kind: Literal["rl100"] = "rl100"
     iterations: int = 2
-    """Offline ones. Each improves the policy on all that is recorded, rolls it out, and imitates anew."""
+    """Offline ones. Each improves the policy on all that is recorded, rolls it out, and imitates
+    anew."""
     offline_every: int = 5
     """Rollouts of an iteration; those that remain after all iterations are learned from online."""
     discount: float = 0.99
     """Per action, not per chunk."""
     critics: IqlConfig = field(
         default_factory=lambda: IqlConfig(
-            level=0.7, critics=4, critic=RL100_LAYERS, value_network=RL100_LAYERS, learning_rate=1e-3, tau=0.05
+            level=0.7,
+            critics=4,
+            critic=RL100_LAYERS,
+            value_network=RL100_LAYERS,
+            learning_rate=1e-3,
+            tau=0.05,
         )
     )
-    """Of the data. RL-100: expectile .7, 512 x 2, tau .005; here for thousands of updates, so values follow faster,
-    and the least of four, with layer norm, is less often too high where no data are."""
+    """Of the data. RL-100: expectile .7, 512 x 2, tau .005; here for thousands of updates, so
+    values follow faster, and the least of four, with layer norm, is less often too high where no
+    data are."""
     critic_updates: int = 5000
     critic_batch: int = 256
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
@@ -98,9 +111,10 @@ class RL100PracticeConfig:
             gate_every=500,
         )
     )
-    """Fewer and longer steps than published, for a small network; its walk is also that of the rollouts. The margin is
-    the published one: demonstrations that all succeed teach critics nothing of failure, and a gate that opened at a
-    tenth of it let a policy through that picked up no cube any more (docs/results.md)."""
+    """Fewer and longer steps than published, for a small network; its walk is also that of the
+    rollouts. The margin is the published one: demonstrations that all succeed teach critics nothing
+    of failure, and a gate that opened at a tenth of it let a policy through that picked up no cube
+    any more (docs/results.md)."""
     imitation: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=10_000, learning_rate=1e-3, schedule="cosine")
     )
@@ -119,7 +133,8 @@ class RL100PracticeConfig:
             max_grad_norm=0.5,
         )
     )
-    """As published; the actor's rate follows the divergence from its small beginning. Its discount is the one above."""
+    """As published; the actor's rate follows the divergence from its small beginning. Its discount
+    is the one above."""
     critic: tuple[int, ...] = (256, 256, 256)
     """Hidden units of the online critic."""
 
@@ -132,7 +147,8 @@ class RL100PracticeConfig:
 
 @config
 class VlaPracticeConfig:
-    """PPO or GRPO of a policy that reads: with action tokens (RLinf-VLA, arXiv 2510.06710), or a flow (pi_RL)."""
+    """PPO or GRPO of a policy that reads: with action tokens (RLinf-VLA, arXiv 2510.06710), or a
+    flow (pi_RL)."""
 
     kind: Literal["vla"] = "vla"
     group: GroupConfig | None = None
@@ -140,22 +156,27 @@ class VlaPracticeConfig:
     log_prob: Level = "token"
     """For what a ratio is formed; see `policies.rl.on_policy.rollout`."""
     values: Literal["chunk", "action"] = "action"
-    """Whether a chunk is valued as a whole or every action of it, which RLinf found to be better; read for PPO."""
+    """Whether a chunk is valued as a whole or every action of it, which RLinf found to be better;
+    read for PPO."""
     critic: tuple[int, ...] = (512, 128)
     """Hidden units of the value head."""
     critic_trunk: Trunk = "shared"
-    """What the head reads: `shared` the policy's hidden states, which then learn to value, too, as in RLinf; `detached`
-    these as they are; `own` those of a copy of the policy as it was, which learns nothing but values."""
+    """What the head reads: `shared` the policy's hidden states, which then learn to value, too, as
+    in RLinf; `detached` these as they are; `own` those of a copy of the policy as it was, which
+    learns nothing but values."""
     temperature: float = 1.0
     """Of the tokens in practice."""
     flow: FlowNoiseConfig = field(default_factory=FlowNoiseConfig)
     """Of a policy that flows."""
     staleness: int = 0
-    """Updates that the policy of a rollout may lie behind the one that learns from it (AReaL's eta). From 1 on a
-    rollout is made while the one before is learned from; more than 1 brings no more. Wants `learning.decoupled`."""
+    """Updates that the policy of a rollout may lie behind the one that learns from it (AReaL's
+    eta). From 1 on a rollout is made while the one before is learned from; more than 1 brings no
+    more. Wants `learning.decoupled`."""
     learning: OnPolicyConfig = field(
         default_factory=lambda: OnPolicyConfig(
-            ppo=PpoConfig(clip=0.2, clip_high=0.28, dual_clip=3.0, value_clip=0.2, value_huber=10.0),
+            ppo=PpoConfig(
+                clip=0.2, clip_high=0.28, dual_clip=3.0, value_clip=0.2, value_huber=10.0
+            ),
             least_clip=None,
             part_discount=1.0,
             epochs=1,
@@ -178,7 +199,8 @@ class VlaPracticeConfig:
 
 
 PracticeConfig = Annotated[
-    DppoPracticeConfig | BestOfNPracticeConfig | RL100PracticeConfig | VlaPracticeConfig, Discriminator("kind")
+    DppoPracticeConfig | BestOfNPracticeConfig | RL100PracticeConfig | VlaPracticeConfig,
+    Discriminator("kind"),
 ]
 
 

@@ -1,4 +1,5 @@
-"""Practice by DPPO: rollouts of a pretrained policy with the noise it learns by, and an update behind each of them."""
+"""Practice by DPPO: rollouts of a pretrained policy with the noise it learns by, and an update
+behind each of them."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ class DppoPractice(OnlinePractice):
         self.config, self.policy, self.rollouts = config, policy, 0
         self._critic = _critic(policy, config.critic)
         self._actor = DenoisingActor(policy, config.walk)
-        self._collector = Collector(worlds, self._actor, self._critic, config.learning.discount, seed)
+        self._collector = Collector(
+            worlds, self._actor, self._critic, config.learning.discount, seed
+        )
         self._collector.tally = tally or self._collector.tally
         self._learner = OnPolicyLearner(config.learning, self._actor, self._critic, seed)
         self._dead = Dead(self._actor.parameters())
@@ -59,7 +62,9 @@ class DppoPractice(OnlinePractice):
         """See `Practice.rollout`."""
         learned = self._learner.update(self._collector.rollout(decisions))
         self.rollouts += 1
-        self._dead.look(self.rollouts, learned, practises=self.rollouts > self.config.learning.critic_warm_up)
+        self._dead.look(
+            self.rollouts, learned, practises=self.rollouts > self.config.learning.critic_warm_up
+        )
         names = ("kl", "clipped", "ratio", "explained", "value_loss")
         return {name: getattr(learned, name) for name in names}
 

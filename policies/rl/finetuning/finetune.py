@@ -1,9 +1,11 @@
-"""Fine-tuning a saved policy by practice in simulated worlds: from the policy's folder to another one like it.
+"""Fine-tuning a saved policy by practice in simulated worlds: from the policy's folder to another
+one like it.
 
-How it learns is a `Practice`: `policies.rl.finetuning.dppo`, `policies.rl.finetuning.best_of_n`, for policies that read
-`policies.rl.finetuning.vla` or, with the demonstrations at hand, `policies.rl.finetuning.rl100`. What is learned is saved
-every few rollouts, whole: weights, optimisers, chance, scales and how many starts were used. A run that was killed goes
-on from there; episodes that were under way are not, the worlds begin new ones.
+How it learns is a `Practice`: `policies.rl.finetuning.dppo`, `policies.rl.finetuning.best_of_n`,
+for policies that read `policies.rl.finetuning.vla` or, with the demonstrations at hand,
+`policies.rl.finetuning.rl100`. What is learned is saved every few rollouts, whole: weights,
+optimisers, chance, scales and how many starts were used. A run that was killed goes on from there;
+episodes that were under way are not, the worlds begin new ones.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class Practice(Protocol):
         ...
 
     def load_kept(self, out: Path) -> None:
-        """Reads what `save_new` had written when the state was saved; called after `load_state_dict`."""
+        """Reads what `save_new` had written when the state was saved; called after
+        `load_state_dict`."""
         ...
 
     @property
@@ -87,7 +90,8 @@ class Practice(Protocol):
         ...
 
     def finish(self, identity: str, out: Path, progress: Progress) -> PolicyConfig:
-        """Brings the policy into its last form after all rollouts; returns what its card is to say of it.
+        """Brings the policy into its last form after all rollouts; returns what its card is to say
+        of it.
 
         Args: as of `settle`.
         """
@@ -102,24 +106,27 @@ def finetune(
     progress: Progress,
     demos: Path | None = None,
 ) -> dict[str, Any]:
-    """Practises and writes the improved policy to `out`, with its curve (`practice.jsonl`, `practice.png`) and the
-    states that it met last (`policies.data.visited_states`).
+    """Practises and writes the improved policy to `out`, with its curve (`practice.jsonl`,
+    `practice.png`) and the states that it met last (`policies.data.visited_states`).
 
     Args:
         config: how.
         policy: folder of a diffusion or flow policy of vectors.
-        make_env: worlds that freeze when they end, or stay on a device, where the policy then practises, too; closed at
-            the end.
+        make_env: worlds that freeze when they end, or stay on a device, where the policy then
+            practises, too; closed at the end.
         out: folder; goes on from what a killed run left there.
         progress: told every rollout.
-        demos: folder of the demonstrations' `store.zarr`, for a practice that learns from them, too.
+        demos: folder of the demonstrations' `store.zarr`, for a practice that learns from them,
+            too.
 
     Returns:
-        Metrics: rollouts, steps (actions executed), episodes, success and return (of the last rollout), cpu_seconds.
+        Metrics: rollouts, steps (actions executed), episodes, success and return (of the last
+            rollout), cpu_seconds.
 
     Raises:
-        HandoffError: a policy that cannot practise, worlds of other fields, or a run that is dead: no gradient, ratios
-            that stay 1, values that explode, numbers that are not finite; no demonstrations where they are needed.
+        HandoffError: a policy that cannot practise, worlds of other fields, or a run that is dead:
+            no gradient, ratios that stay 1, values that explode, numbers that are not finite; no
+            demonstrations where they are needed.
     """
     from policies.checkpoint import save_policy
     from policies.data.visited_states import save_practised
@@ -147,7 +154,12 @@ def finetune(
     save_policy(out, replace(card, model=model), module.state_dict(), module.extra_files())
     (out / STATE).unlink(missing_ok=True)
     told = {name: run.entries[-1][name] for name in ("episodes", "success", "return")}
-    return {"rollouts": run.done, "steps": run.steps, **told, "cpu_seconds": round(run.cpu_seconds, 1)}
+    return {
+        "rollouts": run.done,
+        "steps": run.steps,
+        **told,
+        "cpu_seconds": round(run.cpu_seconds, 1),
+    }
 
 
 class _Run:
@@ -175,7 +187,9 @@ class _Run:
         module.to(_device(config, env))
         self._seeds = CountedSeeds(config.first_seed)
         discount = _discount(config)
-        self.worlds = worlds_of(env, module, model.n_action_steps, self._seeds, discount, config.reward)
+        self.worlds = worlds_of(
+            env, module, model.n_action_steps, self._seeds, discount, config.reward
+        )
         self.practice = _practice(config, module, model, self.worlds, demos)
         self.entries: list[dict[str, float]] = []
         self.done, self.steps, self.episodes_before, self.cpu_seconds = 0, 0, 0, 0.0
@@ -192,10 +206,15 @@ class _Run:
         self.entries.append(entry)
         if self.done % self.config.save_every == 0:
             self._save()
-        progress(self.done, self.config.rollouts, f"success {entry['success']:.2f}, return {entry['return']:.2f}")
+        progress(
+            self.done,
+            self.config.rollouts,
+            f"success {entry['success']:.2f}, return {entry['return']:.2f}",
+        )
 
     def settle(self, progress: Progress) -> None:
-        """What is due before the next rollout; done once, also by a run that is killed in the middle of it."""
+        """What is due before the next rollout; done once, also by a run that is killed in the
+        middle of it."""
         if not self.practice.due:
             return
         self._save()
@@ -215,9 +234,16 @@ class _Run:
         self.practice.load_state_dict(state["practice"])
         self.practice.load_kept(self.out)
         self.worlds.met = state["met"]
-        self.entries, self.steps, self.cpu_seconds = state["entries"], state["steps"], state["cpu_seconds"]
+        self.entries, self.steps, self.cpu_seconds = (
+            state["entries"],
+            state["steps"],
+            state["cpu_seconds"],
+        )
         # Longer work may stand before the first rollout.
-        self.done, self.episodes_before = len(self.entries), int(self.entries[-1]["episodes"]) if self.entries else 0
+        self.done, self.episodes_before = (
+            len(self.entries),
+            int(self.entries[-1]["episodes"]) if self.entries else 0,
+        )
 
     def keep_curve(self) -> None:
         """Writes a line per rollout."""
@@ -290,8 +316,14 @@ def _check_practises(config: FinetuneConfig, module: Any) -> None:
 
         check_reads(module)
     elif not isinstance(module, DiffusionPolicy) or module.shapes.sensors:
-        kind = "policy of pictures or point clouds" if isinstance(module, DiffusionPolicy) else type(module).__name__
-        raise HandoffError(f"practice: a {kind}, expected a diffusion or flow policy of vectors alone.")
+        kind = (
+            "policy of pictures or point clouds"
+            if isinstance(module, DiffusionPolicy)
+            else type(module).__name__
+        )
+        raise HandoffError(
+            f"practice: a {kind}, expected a diffusion or flow policy of vectors alone."
+        )
 
 
 def _practice(
@@ -334,7 +366,9 @@ def _draw(entries: list[dict[str, float]], path: Path) -> None:
     labels = {"success": "success", "return": "return", "largest": "largest reward"}
     figure = Figure(figsize=(9.0, 3.0), layout="constrained")
     for axes, name in zip(figure.subplots(1, 3), labels, strict=True):
-        axes.plot([entry["steps"] for entry in entries], [entry[name] for entry in entries], linewidth=1)
+        axes.plot(
+            [entry["steps"] for entry in entries], [entry[name] for entry in entries], linewidth=1
+        )
         axes.set(xlabel="steps of practice", ylabel=f"{labels[name]}, episodes of a rollout")
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)

@@ -1,9 +1,12 @@
-"""Decisions as they are recorded, of demonstrations and of rollouts alike: what is seen, which chunk, what it led to.
+"""Decisions as they are recorded, of demonstrations and of rollouts alike: what is seen, which
+chunk, what it led to.
 
-Every step of a demonstration counts as one at which a chunk was decided, so chunks overlap. What a demonstration saw
-after its last action is not in the store: of a solved one nothing comes after it, an unsolved one is left out there.
+Every step of a demonstration counts as one at which a chunk was decided, so chunks overlap. What a
+demonstration saw after its last action is not in the store: of a solved one nothing comes after it,
+an unsolved one is left out there.
 
-Shape suffixes: R rows, T observed steps, O observation, H horizon, A action, M recorded steps, E episodes.
+Shape suffixes: R rows, T observed steps, O observation, H horizon, A action, M recorded steps, E
+episodes.
 """
 
 from __future__ import annotations
@@ -75,13 +78,21 @@ def demonstrated(
     """
     data, store = read_demonstrations(demos, model), EpisodeStore.open(demos / "store.zarr")
     fields = store.schema.stream(model.stream).fields
-    told_M = store.column(model.stream, REWARD).reshape(-1) if REWARD in fields else np.zeros(len(data.action_MA))
-    solved_E = np.array([bool(store.metadata(number).get(SUCCESS, True)) for number in range(len(data.ends_E))])
+    told_M = (
+        store.column(model.stream, REWARD).reshape(-1)
+        if REWARD in fields
+        else np.zeros(len(data.action_MA))
+    )
+    solved_E = np.array(
+        [bool(store.metadata(number).get(SUCCESS, True)) for number in range(len(data.ends_E))]
+    )
     index = _every_step(data.ends_E, model.n_obs_steps, model.horizon)
     newest_R = index.observation_NT[:, -1]
     length_R = np.minimum(model.n_action_steps, index.end_N - newest_R)
     ends_R, solved_R = newest_R + length_R == index.end_N, solved_E[index.episode_N]
-    executed_RH = np.minimum(newest_R[:, None] + np.arange(model.n_action_steps), index.end_N[:, None] - 1)
+    executed_RH = np.minimum(
+        newest_R[:, None] + np.arange(model.n_action_steps), index.end_N[:, None] - 1
+    )
     never_R = np.zeros(len(newest_R), bool)
     before_R = np.where(np.isin(newest_R, [0, *data.ends_E]), np.nan, told_M[newest_R - 1])
     paid_RH = pays.paid(told_M[executed_RH], length_R, ends_R & solved_R, never_R, before_R)
@@ -104,11 +115,17 @@ def demonstrated(
 
 
 def _every_step(ends_E: np.ndarray, n_obs_steps: int, horizon: int) -> WindowIndex:
-    """A window per recorded step, which is its newest; beyond its episode the first and the last step repeat."""
+    """A window per recorded step, which is its newest; beyond its episode the first and the last
+    step repeat."""
     length_E = np.diff(ends_E, prepend=0)
     newest_N = np.arange(int(ends_E[-1]))[:, None]
-    start_N, end_N = np.repeat(ends_E - length_E, length_E)[:, None], np.repeat(ends_E, length_E)[:, None]
+    start_N, end_N = (
+        np.repeat(ends_E - length_E, length_E)[:, None],
+        np.repeat(ends_E, length_E)[:, None],
+    )
     wanted_NH = newest_N + np.arange(1 - n_obs_steps, horizon + 1 - n_obs_steps)
     rows_NH = np.clip(wanted_NH, start_N, end_N - 1)
     episode_N = np.repeat(np.arange(len(ends_E)), length_E)
-    return WindowIndex(rows_NH[:, :n_obs_steps], rows_NH, rows_NH != wanted_NH, episode_N, end_N[:, 0])
+    return WindowIndex(
+        rows_NH[:, :n_obs_steps], rows_NH, rows_NH != wanted_NH, episode_N, end_N[:, 0]
+    )

@@ -1,12 +1,14 @@
 """Practice by RL-100: offline iterations on demonstrations and own rollouts, then PPO online.
 
-Lei et al., arXiv 2510.14830. An iteration learns critics and dynamics from all that is recorded, improves the policy by
-offline PPO behind its gate (`policies.rl.offline.offline_ppo`), rolls it out, and trains it from scratch to imitate the
-demonstrations and all rollouts that solved the task. What remains of the practice is PPO over the same denoising steps
-(`policies.rl.finetuning.dppo`). The one-step student that RL-100 deploys is made of the result by the stage `distil`;
+Lei et al., arXiv 2510.14830. An iteration learns critics and dynamics from all that is recorded,
+improves the policy by offline PPO behind its gate (`policies.rl.offline.offline_ppo`), rolls it
+out, and trains it from scratch to imitate the demonstrations and all rollouts that solved the task.
+What remains of the practice is PPO over the same denoising steps (`policies.rl.finetuning.dppo`).
+The one-step student that RL-100 deploys is made of the result by the stage `distil`;
 `policies.distillation.online_student` is the form that is trained alongside.
 
-Where the paper is silent: only solved episodes are imitated, and only they are; the critics see all.
+Where the paper is silent: only solved episodes are imitated, and only they are; the critics see
+all.
 
 Shape suffixes: R rows, T decisions of a rollout, N worlds, H horizon, A action.
 """
@@ -52,9 +54,19 @@ class RL100Practice:
     """
 
     def __init__(
-        self, config: RL100PracticeConfig, policy: DiffusionPolicy, worlds: ChunkWorlds, seed: int, shown: Recorded
+        self,
+        config: RL100PracticeConfig,
+        policy: DiffusionPolicy,
+        worlds: ChunkWorlds,
+        seed: int,
+        shown: Recorded,
     ) -> None:
-        self.config, self.policy, self.worlds, self.seed = config, policy.eval().requires_grad_(False), worlds, seed
+        self.config, self.policy, self.worlds, self.seed = (
+            config,
+            policy.eval().requires_grad_(False),
+            worlds,
+            seed,
+        )
         self.shown = shown
         self.tally = EpisodeTally(worlds.num_envs)
         self.done = 0
@@ -66,16 +78,22 @@ class RL100Practice:
     @property
     def due(self) -> bool:
         """See `Practice.due`: an iteration ends, or the first begins."""
-        return self._settled <= self.config.iterations and self.done >= self._settled * self.config.offline_every
+        return (
+            self._settled <= self.config.iterations
+            and self.done >= self._settled * self.config.offline_every
+        )
 
     def rollout(self, decisions: int) -> dict[str, float]:
         """See `Practice.rollout`.
 
         Raises:
-            HandoffError: an iteration is due and was not settled, or online nothing is learned any more.
+            HandoffError: an iteration is due and was not settled, or online nothing is learned any
+                more.
         """
         if self.due:
-            raise HandoffError(f"rl100: an iteration is due after {self.done} rollouts. Settle it first.")
+            raise HandoffError(
+                f"rl100: an iteration is due after {self.done} rollouts. Settle it first."
+            )
         if self._online is not None:
             self.done += 1
             return self._online.rollout(decisions)
@@ -129,14 +147,17 @@ class RL100Practice:
         for number in range(self.done):
             part = read_state(_file(out, number), KEPT)
             if part is None:
-                raise HandoffError(f"{_file(out, number)}: is gone. Remove the folder {out} to practise anew.")
+                raise HandoffError(
+                    f"{_file(out, number)}: is gone. Remove the folder {out} to practise anew."
+                )
             self._rollouts.append(_Rollout.of(part))
         self._written = self.done
 
     def settle(self, identity: str, out: Path, progress: Progress) -> None:
         """See `Practice.settle`: ends an iteration and begins the next, or goes online.
 
-        A run that was killed in it does it again, with the same outcome; of the imitation only what is left.
+        A run that was killed in it does it again, with the same outcome; of the imitation only what
+        is left.
         """
         from policies.training.loop import STATE
 
@@ -173,17 +194,28 @@ class RL100Practice:
             discount_R=recorded.discount_R,
             next_RF=recorded.next_seen.flatten(1),
         )
-        critics = fit_critics(config.critics, data, config.critic_updates, config.critic_batch, seed, progress=progress)
-        dynamics = DynamicsEnsemble(config.dynamics, data.seen_RF.shape[1], data.done_RD.shape[1], seed)
+        critics = fit_critics(
+            config.critics,
+            data,
+            config.critic_updates,
+            config.critic_batch,
+            seed,
+            progress=progress,
+        )
+        dynamics = DynamicsEnsemble(
+            config.dynamics, data.seen_RF.shape[1], data.done_RD.shape[1], seed
+        )
         dynamics.fit(data.rows(recorded.told_R), progress)
 
         def watch(one: Judgement) -> None:
-            note = f"offline PPO, iteration {number + 1}, judged {one.value:.3f}, best {one.best:.3f}"
+            note = (
+                f"offline PPO, iteration {number + 1}, judged {one.value:.3f}, best {one.best:.3f}"
+            )
             progress(one.updates, config.offline.updates, note)
 
-        OfflinePpo(config.offline, self.policy, critics, dynamics, self.worlds.executed_part, seed).improve(
-            recorded.seen, watch
-        )
+        OfflinePpo(
+            config.offline, self.policy, critics, dynamics, self.worlds.executed_part, seed
+        ).improve(recorded.seen, watch)
         self.policy.requires_grad_(False)
 
     def _imitate(self, recorded: Recorded, identity: str, out: Path, progress: Progress) -> None:
@@ -195,7 +227,9 @@ class RL100Practice:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             shapes = (policy.chunk_shape, policy.observation_shape, policy.config.train_timesteps)
-            policy.denoiser.load_state_dict(new_denoiser(policy.config.network, *shapes).state_dict())
+            policy.denoiser.load_state_dict(
+                new_denoiser(policy.config.network, *shapes).state_dict()
+            )
         count = len(recorded.reward_R)
 
         def batch(step: int) -> tuple[Batch, np.random.Generator]:
@@ -207,11 +241,14 @@ class RL100Practice:
         def loss(made: tuple[Batch, np.random.Generator], step: int) -> Tensor:
             return policy.loss(*made)
 
-        # A run that was killed before has rolled out otherwise since: its training is not gone on with.
+        # A run that was killed before has rolled out otherwise since: its training is not gone on
+        # with.
         job = f"{identity} {count} {float(recorded.chunk_RHA.double().sum())!r}"
         precision = resolve_precision(config.precision, policy.device)
         policy.train().requires_grad_(True)
-        trained = train(config, policy, Objective(batch, loss), job, out, progress, precision=precision)
+        trained = train(
+            config, policy, Objective(batch, loss), job, out, progress, precision=precision
+        )
         policy.eval().requires_grad_(False).load_state_dict(trained.average)
         draw_curve(out, "imitation of what solved the task")
 
@@ -223,13 +260,19 @@ class RL100Practice:
 
     @torch.no_grad()
     def _recorded(self, decisions: int) -> _Rollout:
-        worlds, policy, draw = self.worlds, self.policy, torch.Generator().manual_seed(self._seed(1000 + self.done))
+        worlds, policy, draw = (
+            self.worlds,
+            self.policy,
+            torch.Generator().manual_seed(self._seed(1000 + self.done)),
+        )
         own_steps, made = len(policy.steps), _Rollout(self._fresh)
         policy.set_sampler_steps(self.config.offline.walk.steps)
         try:
             for _ in range(decisions):
                 seen = worlds.seen()
-                chunk = policy.sample(Observed(seen), torch.randn((len(seen), *policy.chunk_shape), generator=draw))
+                chunk = policy.sample(
+                    Observed(seen), torch.randn((len(seen), *policy.chunk_shape), generator=draw)
+                )
                 led = worlds.step(chunk)
                 self.tally.add(led)
                 made.add(seen, chunk, led)
@@ -287,7 +330,8 @@ class _Rollout:
 
 
 def _own(rollouts: list[_Rollout]) -> list[Recorded]:
-    """Of every rollout its decisions; episodes that go on from one to the next are told by how they end."""
+    """Of every rollout its decisions; episodes that go on from one to the next are told by how they
+    end."""
     found: list[Recorded] = []
     solved_N: Tensor | None = None
     for rollout in reversed(rollouts):

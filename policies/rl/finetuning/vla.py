@@ -1,4 +1,5 @@
-"""Practice of a policy that reads: PPO with values, or GRPO with none; by its action tokens (RLinf-VLA, arXiv
+"""Practice of a policy that reads: PPO with values, or GRPO with none; by its action tokens
+(RLinf-VLA, arXiv
 2510.06710) or by the steps of its flow (pi_RL, arXiv 2510.25889)."""
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class VlaPractice(OnlinePractice):
         for module in self._beside().values():
             module.to(policy.device)
         self._acting = Stale(self.actor, config.staleness) if config.staleness else None
-        self._collector = collector_of(worlds, self.actor if self._acting is None else self._acting.actor, seed)
+        self._collector = collector_of(
+            worlds, self.actor if self._acting is None else self._acting.actor, seed
+        )
         self._learner = OnPolicyLearner(learning, self.actor, self.actor.head, seed)
         self._dead = Dead([part for part in self.actor.parameters() if part.requires_grad])
         self._silent = 0
@@ -84,7 +87,8 @@ class VlaPractice(OnlinePractice):
         return self._collector.tally
 
     def rollout(self, decisions: int) -> dict[str, float]:
-        """See `Practice.rollout`; in groups an episode in every world, of so many decisions at most."""
+        """See `Practice.rollout`; in groups an episode in every world, of so many decisions at
+        most."""
         collect = partial(self.collect, decisions)
         if self._acting is None:
             return self.learn(collect())
@@ -100,7 +104,11 @@ class VlaPractice(OnlinePractice):
         assert table.valid_RU is not None
         kept = float(table.valid_RU.any(dim=1).float().mean())
         if kept > 0.0:
-            self._dead.look(self.rollouts, learned, practises=self.rollouts > self.config.learning.critic_warm_up)
+            self._dead.look(
+                self.rollouts,
+                learned,
+                practises=self.rollouts > self.config.learning.critic_warm_up,
+            )
         if kept >= LEAST_KEPT:
             self._silent = 0
         else:
@@ -116,14 +124,16 @@ class VlaPractice(OnlinePractice):
         return self._collector.episodes(group.size, decisions, group.outcomes)
 
     def _hear_nothing(self, made: ChunkRollout, kept: float) -> None:
-        """Behind a rollout whose groups nearly all came to the same; where most solved the task there is little left.
+        """Behind a rollout whose groups nearly all came to the same; where most solved the task
+        there is little left.
 
         Raises:
             HandoffError: that has lasted, with the task unsolved.
         """
         assert made.outcome_NM is not None
         outcome_N = made.outcome_NM[:, 0]
-        # All groups alike have come to nothing, or to all there is: only then is success the mean of what remains.
+        # All groups alike have come to nothing, or to all there is: only then is success the mean
+        # of what remains.
         unsolved = float(outcome_N.mean()) < 0.5 * max(float(outcome_N.max()), 1e-12)
         self._silent = self._silent + 1 if unsolved or float(outcome_N.max()) <= 0.0 else 0
         if self._silent >= PATIENCE:
@@ -169,9 +179,14 @@ class VlaPractice(OnlinePractice):
         return {name: module for name, module in found.items() if module is not None}
 
     def finish(self, identity: str, out: Path, progress: Progress) -> TokenVlaConfig | VlaConfig:
-        """See `Practice.finish`: tokens at their own temperature; a flow in as many steps as were practised."""
+        """See `Practice.finish`: tokens at their own temperature; a flow in as many steps as were
+        practised."""
         config = self.policy.config
-        return config if isinstance(config, TokenVlaConfig) else replace(config, inference_steps=self.config.flow.steps)
+        return (
+            config
+            if isinstance(config, TokenVlaConfig)
+            else replace(config, inference_steps=self.config.flow.steps)
+        )
 
 
 def check_reads(policy: Any) -> TokenVlaPolicy | VlaPolicy:
@@ -181,5 +196,7 @@ def check_reads(policy: Any) -> TokenVlaPolicy | VlaPolicy:
         HandoffError: it is another one.
     """
     if not isinstance(policy, TokenVlaPolicy | VlaPolicy):
-        raise HandoffError(f"practice: a {type(policy).__name__}, expected a policy that reads (token_vla, vla).")
+        raise HandoffError(
+            f"practice: a {type(policy).__name__}, expected a policy that reads (token_vla, vla)."
+        )
     return policy

@@ -1,13 +1,15 @@
-"""Behaviour models for reinforcement learning: small diffusion and flow networks over chunks, trained by imitation.
+"""Behaviour models for reinforcement learning: small diffusion and flow networks over chunks,
+trained by imitation.
 
-What Q-chunking and EXPO share: both learn the chunks of the data, draw many, and let a value choose. The flow is that
-of `policies.samplers.flow_matching` with uniform times and Euler steps (Q-chunking's code); the diffusion predicts noise on the
-variance-preserving schedule with K levels (Song et al. 2021, discretised as in Diffusion-QL), sampled by DDPM. Noise
-levels enter the network as time in [0, 1] and sines and cosines of it; Q-chunking's code appends the bare time.
-Entries behind the end of an episode count in no loss.
+What Q-chunking and EXPO share: both learn the chunks of the data, draw many, and let a value
+choose. The flow is that of `policies.samplers.flow_matching` with uniform times and Euler steps
+(Q-chunking's code); the diffusion predicts noise on the variance-preserving schedule with K levels
+(Song et al. 2021, discretised as in Diffusion-QL), sampled by DDPM. Noise levels enter the network
+as time in [0, 1] and sines and cosines of it; Q-chunking's code appends the bare time. Entries
+behind the end of an episode count in no loss.
 
-Shape suffixes: B batch, F features, H horizon, A action, D = H * A entries of a chunk, K noise levels, L starts and
-steps of a sampler (1 if it is deterministic, else K + 1), N samples per row.
+Shape suffixes: B batch, F features, H horizon, A action, D = H * A entries of a chunk, K noise
+levels, L starts and steps of a sampler (1 if it is deterministic, else K + 1), N samples per row.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ WAVES = 4
 
 
 def vp_schedule(levels: int, beta_min: float, beta_max: float) -> NoiseSchedule:
-    """The variance-preserving schedule in `levels` levels; its first is that after one step of noise.
+    """The variance-preserving schedule in `levels` levels; its first is that after one step of
+    noise.
 
     abar at time t = k / K is exp(-t beta_min - t^2 (beta_max - beta_min) / 2).
     """
@@ -39,7 +42,9 @@ def vp_schedule(levels: int, beta_min: float, beta_max: float) -> NoiseSchedule:
     return NoiseSchedule(abar_K.sqrt().float(), (1.0 - abar_K).sqrt().float())
 
 
-def vp_grid(levels: int, beta_min: float, beta_max: float, eta: float = 1.0, clip: float = 1.0) -> DiffusionGrid:
+def vp_grid(
+    levels: int, beta_min: float, beta_max: float, eta: float = 1.0, clip: float = 1.0
+) -> DiffusionGrid:
     """All levels of `vp_schedule` from the noisiest down, for a network that predicts noise.
 
     Args:
@@ -83,13 +88,23 @@ class GenerativeActor(nn.Module):
         self.network = EnsembleMlp(1, inputs, config.network, horizon * entries)
 
     def predict(self, features_BF: Tensor, noisy_BHA: Tensor, time_B: Tensor) -> Tensor:
-        """(B, H, A): the flow's velocity noise - clean, or the diffusion's noise, at times in [0, 1], 1 being noise."""
+        """(B, H, A): the flow's velocity noise - clean, or the diffusion's noise, at times in [0,
+        1], 1 being noise."""
         angle_BW = time_B[:, None] * (math.pi * 2.0 ** torch.arange(WAVES, device=time_B.device))
-        inputs = (features_BF, noisy_BHA.flatten(1), time_B[:, None], angle_BW.sin(), angle_BW.cos())
+        inputs = (
+            features_BF,
+            noisy_BHA.flatten(1),
+            time_B[:, None],
+            angle_BW.sin(),
+            angle_BW.cos(),
+        )
         return self.network(torch.cat(inputs, dim=1))[0].unflatten(1, (self.horizon, self.entries))
 
-    def loss(self, features_BF: Tensor, chunk_BD: Tensor, valid_BH: Tensor, generator: torch.Generator) -> Tensor:
-        """Imitation: mean squared error over all rows and entries, those of actions never executed counting 0."""
+    def loss(
+        self, features_BF: Tensor, chunk_BD: Tensor, valid_BH: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Imitation: mean squared error over all rows and entries, those of actions never executed
+        counting 0."""
         clean_BHA = chunk_BD.unflatten(1, (self.horizon, self.entries))
         noise_BHA = torch.randn(clean_BHA.shape, generator=generator)
         uniform_B = torch.rand(len(clean_BHA), generator=generator)
@@ -130,7 +145,8 @@ class GenerativeActor(nn.Module):
 
 
 def executed(batch: Transitions, horizon: int) -> Tensor:
-    """(B, H) float: 1 for the actions of a chunk that were executed, 0 behind the end of the episode.
+    """(B, H) float: 1 for the actions of a chunk that were executed, 0 behind the end of the
+    episode.
 
     Raises:
         HandoffError: chunks without `extra["valid_BH"]`.
@@ -152,8 +168,11 @@ def best_of(value_BN: Tensor, chunk_BND: Tensor) -> Tensor:
     return chunk_BND[torch.arange(len(chunk_BND)), best_B]
 
 
-def repeated_noise(actor: GenerativeActor, rows: int, samples: int, generator: torch.Generator | None) -> Tensor:
-    """(L, B * N, H, A) noise; without a generator always the same N for every row, so that acting repeats itself."""
+def repeated_noise(
+    actor: GenerativeActor, rows: int, samples: int, generator: torch.Generator | None
+) -> Tensor:
+    """(L, B * N, H, A) noise; without a generator always the same N for every row, so that acting
+    repeats itself."""
     if generator is not None:
         return actor.noise(rows * samples, generator)
     one_LNHA = actor.noise(samples, torch.Generator().manual_seed(0))

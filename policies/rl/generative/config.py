@@ -11,7 +11,8 @@ from robots.config import config
 
 @config
 class EdpConfig:
-    """A diffusion policy that climbs Q through a one-step guess of the clean action (EDP, arXiv 2305.20081)."""
+    """A diffusion policy that climbs Q through a one-step guess of the clean action (EDP, arXiv
+    2305.20081)."""
 
     kind: Literal["edp"] = "edp"
     objective: Literal["td3", "crr", "iql"] = "td3"
@@ -26,11 +27,13 @@ class EdpConfig:
     crr_samples: int = 4
     """Actions of the policy whose mean Q is crr's V; our choice."""
     schedule: Literal["vp", "linear", "cosine"] = "vp"
-    """Of the noise: vp as in Diffusion-QL and EDP [C], linear in DDPM's betas, cosine as in `policies.samplers.ddim`."""
+    """Of the noise: vp as in Diffusion-QL and EDP [C], linear in DDPM's betas, cosine as in
+    `policies.samplers.ddim`."""
     levels: int = 100
     """K [C]; 1000 with few `steps` is the paper's other choice."""
     steps: int | None = None
-    """Of the sampler: None walks all K levels by DDPM [C]; fewer walk by DDIM, the first-order DPM-solver."""
+    """Of the sampler: None walks all K levels by DDPM [C]; fewer walk by DDIM, the first-order
+    DPM-solver."""
     candidates: int = 50
     """Actions drawn per observation when acting, of which Q chooses one [C]; 1 does not choose."""
     choose: Literal["softmax", "argmax"] = "softmax"
@@ -57,14 +60,15 @@ class BehaviourConfig:
     """A generative model of the chunks in the data, trained by imitation alone."""
 
     kind: Literal["flow", "diffusion"] = "flow"
-    """`flow`: velocity, Euler steps (Q-chunking [C]). `diffusion`: noise, variance-preserving schedule (EXPO [P])."""
+    """`flow`: velocity, Euler steps (Q-chunking [C]). `diffusion`: noise, variance-preserving
+    schedule (EXPO [P])."""
     network: MlpSizes = MlpSizes(hidden=(512, 512, 512, 512), activation="relu", layer_norm=False)
     """Q-chunking [C], which has GELU."""
     steps: int = 10
     """From noise to chunk: Euler steps [C], or levels K of the schedule (EXPO [P])."""
     beta_min: float = 0.1
-    """Of the schedule, per unit of time; with .1 and 20 the last level keeps 4.3e-5 of the signal's variance, where
-    betas 1e-4 to .02 at K = 10 would keep .904."""
+    """Of the schedule, per unit of time; with .1 and 20 the last level keeps 4.3e-5 of the signal's
+    variance, where betas 1e-4 to .02 at K = 10 would keep .904."""
     beta_max: float = 20.0
     eta: float = 1.0
     """Noise of the diffusion's sampler: 1 is DDPM, 0 DDIM, a function of where it started."""
@@ -73,7 +77,8 @@ class BehaviourConfig:
 
 @config
 class ExpoConfig:
-    """EXPO (arXiv 2507.07986): an imitated base policy, a learned edit of it, and the best of both by value."""
+    """EXPO (arXiv 2507.07986): an imitated base policy, a learned edit of it, and the best of both
+    by value."""
 
     kind: Literal["expo"] = "expo"
     sac: SacConfig = SacConfig(
@@ -83,10 +88,12 @@ class ExpoConfig:
         subset=2,
         init_temperature=1.0,
     )
-    """Critics, edit (its `actor`) and temperature: RLPD's [C], ten critics and the minimum of two [P]. Its
-    `target_entropy` is that of the edit in units of actions; None takes A (log(2 beta) - 1/2)."""
+    """Critics, edit (its `actor`) and temperature: RLPD's [C], ten critics and the minimum of two
+    [P]. Its `target_entropy` is that of the edit in units of actions; None takes A (log(2 beta) -
+    1/2)."""
     base: BehaviourConfig = BehaviourConfig(
-        kind="diffusion", network=MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False)
+        kind="diffusion",
+        network=MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False),
     )
     beta: float = 0.3
     """Bound on every entry of an edit [action units]; .05 to .7 by task [P]."""
@@ -95,7 +102,8 @@ class ExpoConfig:
     edits: bool = True
     """Whether there are edits at all; without, the best base sample acts."""
     backup: Literal["max", "policy"] = "max"
-    """Next action of the target: the best of all samples, as in acting [P], or one edited sample."""
+    """Next action of the target: the best of all samples, as in acting [P], or one edited
+    sample."""
 
 
 @config
@@ -106,8 +114,8 @@ class QChunkingConfig:
     horizon: int = 5
     """h, actions per chunk, executed without looking [C]; 1 is the same method without chunks."""
     actor: Literal["best_of", "one_step"] = "best_of"
-    """`best_of`: the best of `samples` chunks of the behaviour (QC); `one_step`: a network that gives the behaviour's
-    chunk at once and climbs the value (QC-FQL)."""
+    """`best_of`: the best of `samples` chunks of the behaviour (QC); `one_step`: a network that
+    gives the behaviour's chunk at once and climbs the value (QC-FQL)."""
     samples: int = 32
     """[C]"""
     distillation: float = 100.0

@@ -1,15 +1,19 @@
-"""Efficient diffusion policies (EDP, arXiv 2305.20081): Q is climbed through a one-step guess of the clean action.
+"""Efficient diffusion policies (EDP, arXiv 2305.20081): Q is climbed through a one-step guess of
+the clean action.
 
-The actor predicts the noise of a disturbed action. Instead of walking the sampler's chain with gradients, as
-Diffusion-QL does, the clean action is guessed from one prediction, a0 = (a_k - sigma_k eps) / alpha_k, and clipped; the
-same prediction serves the loss of denoising. Three forms, as released: `td3` adds the gradient of one critic, drawn at
-random; `crr` and `iql` add the likelihood of the data's action under N(a0, 1), weighted by exp(b (Q - V)).
+The actor predicts the noise of a disturbed action. Instead of walking the sampler's chain with
+gradients, as Diffusion-QL does, the clean action is guessed from one prediction, a0 = (a_k -
+sigma_k eps) / alpha_k, and clipped; the same prediction serves the loss of denoising. Three forms,
+as released: `td3` adds the gradient of one critic, drawn at random; `crr` and `iql` add the
+likelihood of the data's action under N(a0, 1), weighted by exp(b (Q - V)).
 
-Followed where nothing else is said is the code, with these differences: until the target policy starts to follow, it is
-the policy itself rather than the initial one, since our runs are short; few steps are DDIM's (the first order of the
-DPM-solver that the paper uses); crr's V is the mean over a few whole draws of the target policy.
+Followed where nothing else is said is the code, with these differences: until the target policy
+starts to follow, it is the policy itself rather than the initial one, since our runs are short; few
+steps are DDIM's (the first order of the DPM-solver that the paper uses); crr's V is the mean over a
+few whole draws of the target policy.
 
-Shape suffixes: B batch, E members, A action, F features, N worlds, C candidates, K noise levels, S steps of a sampler.
+Shape suffixes: B batch, E members, A action, F features, N worlds, C candidates, K noise levels, S
+steps of a sampler.
 """
 
 from __future__ import annotations
@@ -39,8 +43,9 @@ from robots.errors import HandoffError
 def noise_schedule(config: EdpConfig) -> NoiseSchedule:
     """Shares of signal and noise at the K levels, (K,) each.
 
-    `vp` is the variance-preserving SDE (Song et al. 2021) with rates from .1 to 10, cut into K steps; `linear` are
-    DDPM's betas from 1e-4 to .02 at 1000 levels, scaled so that K levels destroy as much.
+    `vp` is the variance-preserving SDE (Song et al. 2021) with rates from .1 to 10, cut into K
+    steps; `linear` are DDPM's betas from 1e-4 to .02 at 1000 levels, scaled so that K levels
+    destroy as much.
     """
     count = config.levels
     number_K = torch.arange(1, count + 1, dtype=torch.float64)
@@ -57,28 +62,45 @@ def noise_schedule(config: EdpConfig) -> NoiseSchedule:
 
 
 def sampler_grid(schedule: NoiseSchedule, steps: int | None = None) -> DiffusionGrid:
-    """DDPM over all levels of `schedule`, or DDIM in `steps` steps; actions are clipped to [-1, 1] on the way.
+    """DDPM over all levels of `schedule`, or DDIM in `steps` steps; actions are clipped to [-1, 1]
+    on the way.
 
     Raises:
         HandoffError: `steps` is below 1 or above the number of levels.
     """
     count = len(schedule.alpha_K)
     if steps is not None and not 1 <= steps <= count:
-        raise HandoffError(f"edp: {steps} steps of the sampler, expected 1 to the schedule's {count} levels.")
+        raise HandoffError(
+            f"edp: {steps} steps of the sampler, expected 1 to the schedule's {count} levels."
+        )
     taken = count if steps is None else steps
     level_S = torch.tensor([(count * (taken - number)) // taken - 1 for number in range(taken)])
     alpha_S, sigma_S = schedule.alpha_K[level_S], schedule.sigma_K[level_S]
-    next_alpha_S, next_sigma_S = torch.cat([alpha_S[1:], torch.ones(1)]), torch.cat([sigma_S[1:], torch.zeros(1)])
+    next_alpha_S, next_sigma_S = (
+        torch.cat([alpha_S[1:], torch.ones(1)]),
+        torch.cat([sigma_S[1:], torch.zeros(1)]),
+    )
     std_S = torch.zeros(taken)
     if steps is None:
-        std_S = next_sigma_S / sigma_S * (1.0 - (alpha_S / next_alpha_S).square()).clamp(min=0.0).sqrt()
+        std_S = (
+            next_sigma_S / sigma_S * (1.0 - (alpha_S / next_alpha_S).square()).clamp(min=0.0).sqrt()
+        )
     return DiffusionGrid(
-        level_S, alpha_S, sigma_S, next_alpha_S, next_sigma_S, std_S, clip=1.0, prediction="epsilon", renoise=True
+        level_S,
+        alpha_S,
+        sigma_S,
+        next_alpha_S,
+        next_sigma_S,
+        std_S,
+        clip=1.0,
+        prediction="epsilon",
+        renoise=True,
     )
 
 
 class DiffusionActor(nn.Module):
-    """Predicts the noise in a disturbed action, given its noise level and what is observed: an MLP with Mish.
+    """Predicts the noise in a disturbed action, given its noise level and what is observed: an MLP
+    with Mish.
 
     Args:
         features: F.
@@ -91,7 +113,9 @@ class DiffusionActor(nn.Module):
     def __init__(self, features: int, actions: int, config: EdpConfig) -> None:
         super().__init__()
         size = config.embedding
-        self.register_buffer("embeddings_KD", sinusoidal_embedding(config.levels, size), persistent=False)
+        self.register_buffer(
+            "embeddings_KD", sinusoidal_embedding(config.levels, size), persistent=False
+        )
         self.level = nn.Sequential(nn.Linear(size, 2 * size), nn.Mish(), nn.Linear(2 * size, size))
         widths = (features + actions + size, *config.hidden)
         layers: list[nn.Module] = []
@@ -101,7 +125,9 @@ class DiffusionActor(nn.Module):
 
     def forward(self, noisy_BA: Tensor, level_B: Tensor, features_BF: Tensor) -> Tensor:
         """(B, A) standardised noise; `level_B` int64 from 0."""
-        return self.body(torch.cat([noisy_BA, self.level(self.embeddings_KD)[level_B], features_BF], dim=1))
+        return self.body(
+            torch.cat([noisy_BA, self.level(self.embeddings_KD)[level_B], features_BF], dim=1)
+        )
 
 
 class Guess(NamedTuple):
@@ -123,7 +149,8 @@ class EdpNetworks(InSampleCritics):
 
 
 class Edp:
-    """The learner: networks, optimisers and a count of its updates; learns offline and goes on online.
+    """The learner: networks, optimisers and a count of its updates; learns offline and goes on
+    online.
 
     All its chance comes from the seed and the count, so an update can be repeated.
 
@@ -155,7 +182,9 @@ class Edp:
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
         """V where there is one, Q, actor and targets, in this order, on every minibatch in turn."""
-        self._generator.manual_seed(int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0]))
+        self._generator.manual_seed(
+            int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0])
+        )
         metrics: Metrics = {}
         for batch in minibatches:
             if self.config.objective == "iql":
@@ -173,16 +202,20 @@ class Edp:
     def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
         """(N, A) actions in [-1, 1] for observations (N, O), each chosen by Q among the candidates.
 
-        Without `draw` every observation sees the same candidates' noise, and the best is taken: a function of the
-        observation alone.
+        Without `draw` every observation sees the same candidates' noise, and the best is taken: a
+        function of the observation alone.
         """
         config, rows = self.config, len(vector_NO)
         count = config.candidates
-        features_NF = self.networks.features(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))
+        features_NF = self.networks.features(
+            torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))
+        )
         features_BF = features_NF.repeat_interleave(count, dim=0)
         shape = (len(self.grid) + 1, rows if draw is not None else 1, count, self.sizes.action)
         source = np.random.default_rng([self.seed, 4]) if draw is None else draw
-        noise = torch.from_numpy(source.standard_normal(shape, dtype=np.float32)).expand(-1, rows, -1, -1)
+        noise = torch.from_numpy(source.standard_normal(shape, dtype=np.float32)).expand(
+            -1, rows, -1, -1
+        )
         action_BA = self.walk(self.networks.actor, features_BF, noise.flatten(1, 2))
         score_NC = self.networks.action_value(features_BF, action_BA).view(rows, count).numpy()
         if draw is not None and config.choose == "softmax":
@@ -229,14 +262,22 @@ class Edp:
                 return guess.loss, metrics
             return guess.loss + config.q_weight * self.descent(features_BF, guess.clean_BA), metrics
         with torch.no_grad():
-            v_B = net.state_value(features_BF) if config.objective == "iql" else self._policy_value(features_BF)
+            v_B = (
+                net.state_value(features_BF)
+                if config.objective == "iql"
+                else self._policy_value(features_BF)
+            )
             advantage_B = net.action_value(features_BF, batch.action_BA) - v_B
         weight_B = awr_weight(advantage_B, config.inverse_temperature, config.weight_clip)
         distance_B = (batch.action_BA - guess.clean_BA).square().sum(dim=1)
-        return guess.loss + 0.5 * (weight_B * distance_B).mean(), {**metrics, "weight": weight_B.mean()}
+        return guess.loss + 0.5 * (weight_B * distance_B).mean(), {
+            **metrics,
+            "weight": weight_B.mean(),
+        }
 
     def descent(self, features_BF: Tensor, action_BA: Tensor) -> Tensor:
-        """Minus the mean of one critic, drawn at random, in units of its size; gradients reach the actions alone."""
+        """Minus the mean of one critic, drawn at random, in units of its size; gradients reach the
+        actions alone."""
         net = self.networks
         member = torch.randint(self.config.critics, (1,), generator=self._generator)
         net.critic.requires_grad_(False)
@@ -287,7 +328,11 @@ class Edp:
         """(B,) mean Q of a few of the target policy's actions."""
         count = self.config.crr_samples
         several_BF = features_BF.repeat_interleave(count, dim=0)
-        return self.networks.action_value(several_BF, self._target_action(several_BF)).view(-1, count).mean(dim=1)
+        return (
+            self.networks.action_value(several_BF, self._target_action(several_BF))
+            .view(-1, count)
+            .mean(dim=1)
+        )
 
     def _target_action(self, features_BF: Tensor) -> Tensor:
         noise_LBA = self._normal(len(self.grid) + 1, len(features_BF), self.sizes.action)

@@ -1,16 +1,20 @@
-"""EXPO: an expressive base policy that only imitates, a small learned edit of it, and the best of both by value.
+"""EXPO: an expressive base policy that only imitates, a small learned edit of it, and the best of
+both by value.
 
-Source: Dong et al., "EXPO: Stable Reinforcement Learning with Expressive Policies", arXiv 2507.07986; its code was not
-available, so the paper is followed, and `policies.rl.off_policy.sac` (RLPD) where it is silent. The base policy is trained by
-imitation on everything in the replay and never sees a value. The edit, beta times a tanh-Gaussian given state and base
-action, is trained as SAC's actor. Acting takes the best of N base samples and their N edited ones by the mean of all
-critics; the target takes the best of as many by the minimum of two slow critics, and that minimum for its value.
-Actions are clipped to [-1, 1] after the edit. The base takes one step per update, on its last minibatch.
+Source: Dong et al., "EXPO: Stable Reinforcement Learning with Expressive Policies", arXiv
+2507.07986; its code was not available, so the paper is followed, and `policies.rl.off_policy.sac`
+(RLPD) where it is silent. The base policy is trained by imitation on everything in the replay and
+never sees a value. The edit, beta times a tanh-Gaussian given state and base action, is trained as
+SAC's actor. Acting takes the best of N base samples and their N edited ones by the mean of all
+critics; the target takes the best of as many by the minimum of two slow critics, and that minimum
+for its value. Actions are clipped to [-1, 1] after the edit. The base takes one step per update, on
+its last minibatch.
 
-The edit's density is that of the tanh-Gaussian less A log(beta), and its target entropy moves along: left at SAC's,
-a small beta could not reach it and the temperature would grow without bound.
+The edit's density is that of the tanh-Gaussian less A log(beta), and its target entropy moves
+along: left at SAC's, a small beta could not reach it and the temperature would grow without bound.
 
-Shape suffixes: B batch, E members, F features, N candidates per row, A action, O observation, M rows.
+Shape suffixes: B batch, E members, F features, N candidates per row, A action, O observation, M
+rows.
 """
 
 from __future__ import annotations
@@ -22,7 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.rl.generative.behaviour_model import GenerativeActor, best_of, executed, repeated_noise
+from policies.rl.generative.behaviour_model import (
+    GenerativeActor,
+    best_of,
+    executed,
+    repeated_noise,
+)
 from policies.rl.generative.config import ExpoConfig
 from policies.rl.networks.critics import bellman_target, random_subset, squared_error
 from policies.rl.networks.ensemble import move_towards
@@ -43,7 +52,8 @@ def edited(base_BA: Tensor, edit_BA: Tensor) -> Tensor:
 
 
 def edit_target_entropy(entries: int, beta: float) -> float:
-    """A (log(2 beta) - 1/2) [nat]: half a nat per entry below the entropy of the uniform edit, A log(2 beta)."""
+    """A (log(2 beta) - 1/2) [nat]: half a nat per entry below the entropy of the uniform edit, A
+    log(2 beta)."""
     return entries * (math.log(2.0 * beta) - 0.5)
 
 
@@ -71,15 +81,20 @@ class Expo(Sac):
         net.actor = edit
         net.add_module("base", base)
         self.base = base
-        self.optimizers["actor"] = torch.optim.Adam(edit.parameters(), config.sac.actor_learning_rate, fused=True)
-        self.optimizers["base"] = torch.optim.Adam(base.parameters(), config.base.learning_rate, fused=True)
+        self.optimizers["actor"] = torch.optim.Adam(
+            edit.parameters(), config.sac.actor_learning_rate, fused=True
+        )
+        self.optimizers["base"] = torch.optim.Adam(
+            base.parameters(), config.base.learning_rate, fused=True
+        )
         if config.sac.target_entropy is None:
             self.target_entropy = edit_target_entropy(sizes.action, config.beta)
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
         """One critic step per minibatch, then one step of edit, temperature and base on the last.
 
-        Base and edit stay as they are during the critic steps, so all next actions are drawn at once.
+        Base and edit stay as they are during the critic steps, so all next actions are drawn at
+        once.
         """
         self._reseed()
         samples = self.expo.samples if self.expo.backup == "max" else 1
@@ -88,9 +103,15 @@ class Expo(Sac):
             candidate_BNA = self.candidates(next_BF, samples, self._generator)
         rows = [batch.rows for batch in minibatches]
         metrics: Metrics = {}
-        for batch, after_BF, some_BNA in zip(minibatches, next_BF.split(rows), candidate_BNA.split(rows), strict=True):
+        for batch, after_BF, some_BNA in zip(
+            minibatches, next_BF.split(rows), candidate_BNA.split(rows), strict=True
+        ):
             metrics = self._critic_step(batch, after_BF, some_BNA)
-        return {**metrics, **self._update_actor(minibatches[-1]), **self._update_base(minibatches[-1])}
+        return {
+            **metrics,
+            **self._update_actor(minibatches[-1]),
+            **self._update_base(minibatches[-1]),
+        }
 
     def imitate(self, batch: Transitions) -> Metrics:
         """One step of the base policy alone; counts as an update."""
@@ -103,15 +124,21 @@ class Expo(Sac):
 
         Without `draw` every call has the same base noise, and edits are their mode.
         """
-        features = self.networks.features(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))
+        features = self.networks.features(
+            torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))
+        )
         generator = None
         if draw is not None:
             generator = torch.Generator().manual_seed(int(draw.integers(2**63 - 1)))
         candidate_BNA = self.candidates(features, self.expo.samples, generator)
-        return best_of(self._values(features, candidate_BNA, None, slow=False), candidate_BNA).numpy()
+        return best_of(
+            self._values(features, candidate_BNA, None, slow=False), candidate_BNA
+        ).numpy()
 
     @torch.no_grad()
-    def candidates(self, features_BF: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
+    def candidates(
+        self, features_BF: Tensor, samples: int, generator: torch.Generator | None
+    ) -> Tensor:
         """(B, N, A) base samples, followed by the N edited ones if there are edits."""
         rows = len(features_BF)
         many_BF = features_BF.repeat_interleave(samples, dim=0)
@@ -125,12 +152,17 @@ class Expo(Sac):
     def edit(self, features_BF: Tensor, base_BA: Tensor, generator: torch.Generator | None) -> Draw:
         """Edits of base actions and their log-density; without a generator the mode."""
         inputs = torch.cat([features_BF, base_BA], dim=1)
-        noise_BA = torch.zeros_like(base_BA) if generator is None else torch.randn(base_BA.shape, generator=generator)
+        noise_BA = (
+            torch.zeros_like(base_BA)
+            if generator is None
+            else torch.randn(base_BA.shape, generator=generator)
+        )
         return scaled(self.networks.actor.sample(inputs, noise_BA), self.expo.beta)
 
     @torch.no_grad()
     def greatest_value(self, features_BF: Tensor, candidate_BNA: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,) the target's value of the next states and (B,) which candidate has it, by slow critics drawn anew.
+        """(B,) the target's value of the next states and (B,) which candidate has it, by slow
+        critics drawn anew.
 
         The policy's backup looks at the last candidate alone.
         """
@@ -152,7 +184,9 @@ class Expo(Sac):
         if target_BF is not None:
             raise HandoffError("expo: pictures are not supported, its observation is one vector.")
         samples = self.expo.samples if self.expo.backup == "max" else 1
-        return self.greatest_value(features_BF, self.candidates(features_BF, samples, self._generator))[0]
+        return self.greatest_value(
+            features_BF, self.candidates(features_BF, samples, self._generator)
+        )[0]
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
         """SAC's loss of the edit, at one base sample per row."""
@@ -160,15 +194,21 @@ class Expo(Sac):
         features_BF = self.features(batch.seen)
         base_BA = self.base.sample(features_BF, self.base.noise(batch.rows, self._generator))
         draw = self.edit(features_BF, base_BA, self._generator)
-        value_EB = net.critic(torch.cat([features_BF, edited(base_BA, draw.action_BA)], dim=1))[..., 0]
-        value_B = value_EB.mean(dim=0) if self.config.actor_value == "mean" else value_EB.amin(dim=0)
+        value_EB = net.critic(torch.cat([features_BF, edited(base_BA, draw.action_BA)], dim=1))[
+            ..., 0
+        ]
+        value_B = (
+            value_EB.mean(dim=0) if self.config.actor_value == "mean" else value_EB.amin(dim=0)
+        )
         loss = (net.log_temperature.detach().exp() * draw.log_prob_B - value_B).mean()
         return loss, {"actor_loss": loss.detach(), "entropy": -draw.log_prob_B.detach().mean()}
 
     def _critic_step(self, batch: Transitions, next_BF: Tensor, candidate_BNA: Tensor) -> Metrics:
         next_value_B, best_B = self.greatest_value(next_BF, candidate_BNA)
         target_B = bellman_target(batch.reward_B, batch.discount_B, next_value_B)
-        value_EB = self.networks.critic(torch.cat([self.features(batch.seen), batch.action_BA], dim=1))[..., 0]
+        value_EB = self.networks.critic(
+            torch.cat([self.features(batch.seen), batch.action_BA], dim=1)
+        )[..., 0]
         loss = squared_error(value_EB, target_B)
         self._step("critic", loss)
         move_towards(self.networks.critic_target, self.networks.critic, self.config.tau)
@@ -182,15 +222,23 @@ class Expo(Sac):
 
     def _reseed(self) -> None:
         """All chance of an update comes from the seed and its number, which is counted here."""
-        self._generator.manual_seed(int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0]))
+        self._generator.manual_seed(
+            int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0])
+        )
         self.updates += 1
 
-    def _values(self, features_BF: Tensor, candidate_BNA: Tensor, members: Tensor | None, *, slow: bool) -> Tensor:
+    def _values(
+        self, features_BF: Tensor, candidate_BNA: Tensor, members: Tensor | None, *, slow: bool
+    ) -> Tensor:
         """(B, N): the minimum of the slow critics `members`, or the mean of all learning ones."""
         rows, samples, _ = candidate_BNA.shape
-        inputs = torch.cat([features_BF.repeat_interleave(samples, dim=0), candidate_BNA.flatten(0, 1)], dim=1)
+        inputs = torch.cat(
+            [features_BF.repeat_interleave(samples, dim=0), candidate_BNA.flatten(0, 1)], dim=1
+        )
         if slow:
-            return self.networks.critic_target(inputs, members)[..., 0].amin(dim=0).view(rows, samples)
+            return (
+                self.networks.critic_target(inputs, members)[..., 0].amin(dim=0).view(rows, samples)
+            )
         return self.networks.critic(inputs)[..., 0].mean(dim=0).view(rows, samples)
 
     def _update_base(self, batch: Transitions) -> Metrics:

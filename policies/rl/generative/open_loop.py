@@ -17,8 +17,8 @@ Chunks = Callable[[np.ndarray, np.random.Generator | None], np.ndarray]
 
 
 class OpenLoop:
-    """Acts one action at a time in N worlds from chunks of H; a world gets a new chunk when its own is used up or its
-    episode ended.
+    """Acts one action at a time in N worlds from chunks of H; a world gets a new chunk when its own
+    is used up or its episode ended.
 
     Each user of a policy, such as training and evaluation, has one of its own.
 
@@ -34,13 +34,17 @@ class OpenLoop:
         """Per world (left, A) actions not executed yet."""
 
     def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A): the next action of every world; the policy is asked for the worlds that have none left.
+        """(N, A): the next action of every world; the policy is asked for the worlds that have none
+        left.
 
         Raises:
-            HandoffError: observations of another number of worlds, or chunks that do not divide into H actions.
+            HandoffError: observations of another number of worlds, or chunks that do not divide
+                into H actions.
         """
         if len(vector_NO) != len(self.acts):
-            raise HandoffError(f"open loop: {len(vector_NO)} observations for {len(self.acts)} worlds. Whose are they?")
+            raise HandoffError(
+                f"open loop: {len(vector_NO)} observations for {len(self.acts)} worlds. Whose are they?"
+            )
         due_M = np.array([row for row, left in enumerate(self.acts) if not len(left)], np.int64)
         if len(due_M):
             chunk_MD = self.chunks(vector_NO[due_M], draw)
@@ -56,7 +60,8 @@ class OpenLoop:
         return action_NA
 
     def ended(self, ended_N: np.ndarray) -> None:
-        """Drops what is left of the chunks of worlds whose episode ended, or whose actions a person took over."""
+        """Drops what is left of the chunks of worlds whose episode ended, or whose actions a person
+        took over."""
         for row in np.flatnonzero(ended_N):
             self.acts[row] = self.acts[row][:0]
 

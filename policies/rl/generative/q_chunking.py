@@ -1,14 +1,17 @@
 """Q-chunking: values of whole chunks, chosen among or distilled from chunks like those of the data.
 
-Source: Li et al., "Reinforcement Learning with Action Chunking", arXiv 2507.07969, and its released code. Followed is
-the code: the mean of two critics in target and choice; the choice by the learning critics, the target by the slow
-ones; a chunk that reaches over the end of its episode trains no critic (its last actions were never executed) and only
-its executed part the behaviour; critics and actors take their gradients at the same weights. Networks have ReLU, the
-code GELU. Chunks and their discounted rewards come from a replay with that `horizon`.
+Source: Li et al., "Reinforcement Learning with Action Chunking", arXiv 2507.07969, and its released
+code. Followed is the code: the mean of two critics in target and choice; the choice by the learning
+critics, the target by the slow ones; a chunk that reaches over the end of its episode trains no
+critic (its last actions were never executed) and only its executed part the behaviour; critics and
+actors take their gradients at the same weights. Networks have ReLU, the code GELU. Chunks and their
+discounted rewards come from a replay with that `horizon`.
 
-`Sizes.action` counts the entries of a whole chunk, and so does what `act` returns; `policies.rl.generative.open_loop` executes it.
+`Sizes.action` counts the entries of a whole chunk, and so does what `act` returns;
+`policies.rl.generative.open_loop` executes it.
 
-Shape suffixes: B batch, C critics, F features, N samples per row, D entries of a chunk, O observation, M rows.
+Shape suffixes: B batch, C critics, F features, N samples per row, D entries of a chunk, O
+observation, M rows.
 """
 
 from __future__ import annotations
@@ -21,7 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.rl.generative.behaviour_model import GenerativeActor, best_of, executed, repeated_noise
+from policies.rl.generative.behaviour_model import (
+    GenerativeActor,
+    best_of,
+    executed,
+    repeated_noise,
+)
 from policies.rl.generative.config import QChunkingConfig
 from policies.rl.networks.critics import bellman_target, squared_error
 from policies.rl.networks.ensemble import EnsembleMlp, Features, move_towards
@@ -41,7 +49,9 @@ class QChunkingNetworks(nn.Module):
         self.critic = EnsembleMlp(config.critics, inputs, config.critic, 1)
         self.critic_target = deepcopy(self.critic).requires_grad_(False)
         entries = sizes.action // config.horizon
-        self.behaviour = GenerativeActor(self.features.size, config.horizon, entries, config.behaviour)
+        self.behaviour = GenerativeActor(
+            self.features.size, config.horizon, entries, config.behaviour
+        )
         self.one_step: EnsembleMlp | None = None
         if config.actor == "one_step":
             self.one_step = EnsembleMlp(1, inputs, config.behaviour.network, sizes.action)
@@ -56,7 +66,8 @@ class QChunking:
         seed: of weights and noise.
 
     Raises:
-        HandoffError: chunks that do not divide into `horizon` actions, or a one-step actor of a random sampler.
+        HandoffError: chunks that do not divide into `horizon` actions, or a one-step actor of a
+            random sampler.
     """
 
     def __init__(self, config: QChunkingConfig, sizes: Sizes, seed: int = 0) -> None:
@@ -77,16 +88,22 @@ class QChunking:
             )
         self.optimizers = {
             "critic": torch.optim.Adam(net.critic.parameters(), config.learning_rate, fused=True),
-            "behaviour": torch.optim.Adam(net.behaviour.parameters(), config.behaviour.learning_rate, fused=True),
+            "behaviour": torch.optim.Adam(
+                net.behaviour.parameters(), config.behaviour.learning_rate, fused=True
+            ),
         }
         if net.one_step is not None:
-            self.optimizers["one_step"] = torch.optim.Adam(net.one_step.parameters(), config.learning_rate, fused=True)
+            self.optimizers["one_step"] = torch.optim.Adam(
+                net.one_step.parameters(), config.learning_rate, fused=True
+            )
         self.updates = 0
         self._generator = torch.Generator()
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
         """One step of everything per minibatch."""
-        self._generator.manual_seed(int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0]))
+        self._generator.manual_seed(
+            int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0])
+        )
         metrics: Metrics = {}
         for batch in minibatches:
             losses, metrics = self.losses(batch)
@@ -101,7 +118,9 @@ class QChunking:
 
     def imitate(self, batch: Transitions) -> Metrics:
         """One step of the behaviour alone; counts as an update."""
-        self._generator.manual_seed(int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0]))
+        self._generator.manual_seed(
+            int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0])
+        )
         loss = self._imitation(self.networks.features(batch.seen.vector_BO), batch)
         self.optimizers["behaviour"].zero_grad(set_to_none=True)
         loss.backward()
@@ -113,9 +132,12 @@ class QChunking:
     def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
         """Whole chunks (M, D) in [-1, 1] for observations (M, O).
 
-        Without `draw` the noise is the same at every call: zero for the one-step actor, a fixed set for `best_of`.
+        Without `draw` the noise is the same at every call: zero for the one-step actor, a fixed set
+        for `best_of`.
         """
-        features = self.networks.features(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))
+        features = self.networks.features(
+            torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))
+        )
         generator = None
         if draw is not None:
             generator = torch.Generator().manual_seed(int(draw.integers(2**63 - 1)))
@@ -144,7 +166,9 @@ class QChunking:
             return net.one_step(torch.cat([features_BF, noise_BD], dim=1))[0].clamp(-1.0, 1.0)
         samples = self.config.samples
         many_BF = features_BF.repeat_interleave(samples, dim=0)
-        chunk_BD = net.behaviour.sample(many_BF, repeated_noise(net.behaviour, rows, samples, generator))
+        chunk_BD = net.behaviour.sample(
+            many_BF, repeated_noise(net.behaviour, rows, samples, generator)
+        )
         if samples == 1:
             return chunk_BD
         value_B = self.value(net.critic, many_BF, chunk_BD)
@@ -165,7 +189,9 @@ class QChunking:
         features_BF = net.features(batch.seen.vector_BO)
         with torch.no_grad():
             next_BF = net.features(batch.next_seen.vector_BO)
-            next_value_B = self.value(net.critic_target, next_BF, self.chunk(next_BF, self._generator))
+            next_value_B = self.value(
+                net.critic_target, next_BF, self.chunk(next_BF, self._generator)
+            )
             target_B = bellman_target(batch.reward_B, batch.discount_B, next_value_B)
         value_CB = net.critic(torch.cat([features_BF, batch.action_BA], dim=1))[..., 0]
         whole_B = executed(batch, self.config.horizon)[:, -1]
@@ -177,15 +203,18 @@ class QChunking:
         if net.one_step is not None:
             losses["one_step"], distance = self._one_step_loss(net.one_step, features_BF)
             metrics["distance"] = distance
-        return losses, {**metrics, **{f"{name}_loss": loss.detach() for name, loss in losses.items()}}
+        return losses, {
+            **metrics,
+            **{f"{name}_loss": loss.detach() for name, loss in losses.items()},
+        }
 
     def _imitation(self, features_BF: Tensor, batch: Transitions) -> Tensor:
         valid_BH = executed(batch, self.config.horizon)
         return self.networks.behaviour.loss(features_BF, batch.action_BA, valid_BH, self._generator)
 
     def _one_step_loss(self, one_step: EnsembleMlp, features_BF: Tensor) -> tuple[Tensor, Tensor]:
-        """Distance from the behaviour's chunk of the same noise, and minus the value, of which the critics learn
-        nothing."""
+        """Distance from the behaviour's chunk of the same noise, and minus the value, of which the
+        critics learn nothing."""
         net = self.networks
         noise_LBHA = net.behaviour.noise(len(features_BF), self._generator)
         wanted_BD = net.behaviour.sample(features_BF, noise_LBHA)

@@ -15,7 +15,8 @@ class RlifConfig:
     reward: float = -1.0
     """Of the step just before an intervention begins; every other has 0 [P, C]."""
     keep_expert_steps: bool = True
-    """Whether the person's steps are learned from [P]; False drops all but the last of every intervention [C]."""
+    """Whether the person's steps are learned from [P]; False drops all but the last of every
+    intervention [C]."""
 
 
 @config
@@ -34,7 +35,8 @@ class LearnerConfig:
     """The learner's process (`policies.rl.hil.learner`)."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Traffic is not encrypted: beyond this machine, go through a tunnel or a TLS proxy."""
+    """Address to listen on. Traffic is not encrypted: beyond this machine, go through a tunnel or a
+    TLS proxy."""
     port: int = 8010
     """TCP port; 0 takes a free one."""
     actors: int = 4

@@ -1,4 +1,5 @@
-"""What became of every episode: its length, its success, how much a person acted, how often the hand turned."""
+"""What became of every episode: its length, its success, how much a person acted, how often the
+hand turned."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ EMPTY = EpisodeRecord(0, 0, 0, 0.0, solved=False)
 
 
 class EpisodeLog:
-    """Adds up steps by episode, however they interleave, and keeps those that have ended in the order of their ends."""
+    """Adds up steps by episode, however they interleave, and keeps those that have ended in the
+    order of their ends."""
 
     def __init__(self) -> None:
         self.ended: list[EpisodeRecord] = []
@@ -50,13 +52,15 @@ class EpisodeLog:
                 self._running[episode] = now
 
     def intervention_rate(self, last: int = 20) -> float:
-        """Share of the steps of the `last` episodes in which a person acted; nan while none has ended."""
+        """Share of the steps of the `last` episodes in which a person acted; nan while none has
+        ended."""
         recent = self.ended[-last:]
         made = sum(record.steps for record in recent)
         return sum(record.interventions for record in recent) / made if made else float("nan")
 
     def success_rate(self, last: int = 20) -> float:
-        """Share of the `last` episodes that were solved, with whatever help; nan while none has ended."""
+        """Share of the `last` episodes that were solved, with whatever help; nan while none has
+        ended."""
         recent = self.ended[-last:]
         return sum(record.solved for record in recent) / len(recent) if recent else float("nan")
 
@@ -70,4 +74,6 @@ class EpisodeLog:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes `state_dict` over."""
         self.ended = [EpisodeRecord(*record) for record in state["ended"]]
-        self._running = {int(episode): EpisodeRecord(*record) for episode, record in state["running"].items()}
+        self._running = {
+            int(episode): EpisodeRecord(*record) for episode, record in state["running"].items()
+        }

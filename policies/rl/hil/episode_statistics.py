@@ -1,4 +1,5 @@
-"""What became of the episodes that a learner was sent: successes and interventions, the newest ones apart."""
+"""What became of the episodes that a learner was sent: successes and interventions, the newest ones
+apart."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ class Tally:
             made, persons = made + 1, persons + int(steps.intervention[row])
             if steps.terminated[row] or steps.truncated[row]:
                 self.episodes += 1
-                self.recent.append(Ended(bool(steps.terminated[row] and steps.reward[row] > 0), made, persons))
+                self.recent.append(
+                    Ended(bool(steps.terminated[row] and steps.reward[row] > 0), made, persons)
+                )
             else:
                 if made == 1:
                     self._forget_before(episode)

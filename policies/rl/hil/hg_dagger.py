@@ -1,7 +1,9 @@
-"""HG-DAgger: imitation of what a person did while they had control (Kelly et al., arXiv 1810.02890).
+"""HG-DAgger: imitation of what a person did while they had control (Kelly et al., arXiv
+1810.02890).
 
-What it learns from is decided by whoever draws the batches: demonstrations and the steps of interventions. The paper's
-doubt (disagreement of an ensemble) warns the person and is left out here.
+What it learns from is decided by whoever draws the batches: demonstrations and the steps of
+interventions. The paper's doubt (disagreement of an ensemble) warns the person and is left out
+here.
 
 Shape suffixes: N worlds, B batch, O observation, A action.
 """
@@ -22,7 +24,8 @@ from policies.rl.replay.transitions import Sizes, Transitions
 
 
 class HgDagger:
-    """Least squares on the person's actions; a hand with a critic of its own elsewhere is here a choice of three.
+    """Least squares on the person's actions; a hand with a critic of its own elsewhere is here a
+    choice of three.
 
     Args:
         config: options.
@@ -38,7 +41,10 @@ class HgDagger:
             features = Features(sizes)
             outputs = self.continuous + 3 * config.hand
             self.networks = nn.ModuleDict(
-                {"features": features, "actor": EnsembleMlp(1, features.size, config.network, outputs)}
+                {
+                    "features": features,
+                    "actor": EnsembleMlp(1, features.size, config.network, outputs),
+                }
             )
         self.optimizer = torch.optim.Adam(self.networks["actor"].parameters(), config.learning_rate)
         self.updates = 0
@@ -59,8 +65,11 @@ class HgDagger:
 
     @torch.no_grad()
     def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1] for observations (N, O); it does not explore, so `draw` has no say."""
-        move_NA, hand_N3 = self._outputs(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))
+        """(N, A) actions in [-1, 1] for observations (N, O); it does not explore, so `draw` has no
+        say."""
+        move_NA, hand_N3 = self._outputs(
+            torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))
+        )
         if not self.config.hand:
             return move_NA.numpy()
         command_N1 = hand_N3.argmax(dim=1, keepdim=True) - 1
@@ -81,6 +90,7 @@ class HgDagger:
         self.updates = state["updates"]
 
     def _outputs(self, vector_BO: Tensor) -> tuple[Tensor, Tensor]:
-        """Moves in (-1, 1) and the logits of the hand's three commands, none of them without a hand."""
+        """Moves in (-1, 1) and the logits of the hand's three commands, none of them without a
+        hand."""
         out = self.networks["actor"](self.networks["features"](vector_BO))[0]
         return torch.tanh(out[:, : self.continuous]), out[:, self.continuous :]

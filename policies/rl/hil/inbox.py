@@ -1,4 +1,5 @@
-"""What actors have sent: on the disk first, then in order to the one who learns from it, each entry exactly once."""
+"""What actors have sent: on the disk first, then in order to the one who learns from it, each entry
+exactly once."""
 
 from __future__ import annotations
 
@@ -21,19 +22,22 @@ EPISODES_PER_JOURNAL = 2**48
 
 
 class Ledger:
-    """Which entries of which journals have been taken; a function of the frames that it was shown."""
+    """Which entries of which journals have been taken; a function of the frames that it was
+    shown."""
 
     def __init__(self, taken: dict[str, int] | None = None, lost: int = 0) -> None:
         self.taken = {} if taken is None else dict(taken)
         """Per journal, in the order in which they came, the number of its newest entry taken."""
         self.lost = lost
-        """Entries that are nowhere any more: acknowledged by a learner whose folder was put back since."""
+        """Entries that are nowhere any more: acknowledged by a learner whose folder was put back
+        since."""
 
     def wants(self, message: Hello | Sent) -> bool:
         """Whether the message says anything new.
 
         Raises:
-            HandoffError: steps of a journal that has not said hello, or that leave out some before them.
+            HandoffError: steps of a journal that has not said hello, or that leave out some before
+                them.
         """
         known = self.taken.get(message.journal)
         if isinstance(message, Hello):
@@ -54,13 +58,20 @@ class Ledger:
         known = self.taken.get(message.journal)
         if known is not None:
             self.lost += message.first - 1 - known
-            LOG.warning("journal %s: entries %d to %d are lost.", message.journal, known + 1, message.first - 1)
+            LOG.warning(
+                "journal %s: entries %d to %d are lost.",
+                message.journal,
+                known + 1,
+                message.first - 1,
+            )
         self.taken[message.journal] = message.first - 1
 
     def episodes(self, message: Sent) -> Steps:
         """Its steps, with episode numbers that no other journal has."""
         place = list(self.taken).index(message.journal)
-        return message.steps._replace(episode=message.steps.episode + np.int64(place * EPISODES_PER_JOURNAL))
+        return message.steps._replace(
+            episode=message.steps.episode + np.int64(place * EPISODES_PER_JOURNAL)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """For the constructor."""
@@ -85,7 +96,8 @@ class Inbox:
         segment_bytes: see `AppendLog`.
 
     Raises:
-        HandoffError: another process has it open, entries are damaged, or those from `applied` on are not all there.
+        HandoffError: another process has it open, entries are damaged, or those from `applied` on
+            are not all there.
     """
 
     def __init__(self, folder: Path, ledger: Ledger, applied: int, segment_bytes: int) -> None:

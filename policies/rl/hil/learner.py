@@ -1,11 +1,14 @@
-"""The learner's process: steps come in over a websocket, updates go as fast as they can, parameters go out.
+"""The learner's process: steps come in over a websocket, updates go as fast as they can, parameters
+go out.
 
-What is acknowledged is on this side's disk: every entry goes into a log first, and the log is read again from the
-checkpoint's place on at the next start. So kill -9 at any moment loses no acknowledged step, and takes none twice; it
-costs the updates since the last checkpoint, which are made again.
+What is acknowledged is on this side's disk: every entry goes into a log first, and the log is read
+again from the checkpoint's place on at the next start. So kill -9 at any moment loses no
+acknowledged step, and takes none twice; it costs the updates since the last checkpoint, which are
+made again.
 
-A training's folder: `learner.pt` (weights, optimisers, counters, and how much of the rest belongs to them), `replay`
-and `demos` (see `Replay.save`), `received` (the log), `metrics.jsonl` and `training.png`.
+A training's folder: `learner.pt` (weights, optimisers, counters, and how much of the rest belongs
+to them), `replay` and `demos` (see `Replay.save`), `received` (the log), `metrics.jsonl` and
+`training.png`.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ STATE, METRICS, RECEIVED = "learner.pt", "metrics.jsonl", "received"
 BUFFERS = ("replay", "demos")
 """Folders of the buffers."""
 UPDATES_PER_START = 10**9
-"""Versions of published parameters are this times the number of the learner's start, plus the updates."""
+"""Versions of published parameters are this times the number of the learner's start, plus the
+updates."""
 WAIT_SECONDS = 0.05
 """Time between looks at `stop` while there is nothing to learn [s]."""
 
@@ -67,7 +71,8 @@ Publish = Callable[[Any], tuple[ActorCard, dict[str, np.ndarray]]]
 
 
 class Rewrite(Protocol):
-    """Gives steps other rewards before they are stored; `policies.rl.hil.rlif.InterventionReward` is one."""
+    """Gives steps other rewards before they are stored; `policies.rl.hil.rlif.InterventionReward`
+    is one."""
 
     def __call__(self, steps: Steps) -> Steps:
         """The steps whose reward is known by now."""
@@ -108,7 +113,8 @@ class Training:
         self.seconds, self.began = 0.0, time.monotonic()
         self.lines = JsonLines(folder / METRICS)
         self.known = {name: buffer.added for name, buffer in self.buffers.items()}
-        """Steps in each buffer that belong to `applied`; what it holds beyond them comes out of the log again."""
+        """Steps in each buffer that belong to `applied`; what it holds beyond them comes out of the
+        log again."""
         self._resume()
         self.inbox = Inbox(folder / RECEIVED, self.ledger, self.applied, config.log_bytes)
         self.starts += 1
@@ -117,14 +123,23 @@ class Training:
         ahead = {name: buffer.added - self.known[name] for name, buffer in self.buffers.items()}
         if any(ahead.values()):
             self.inbox.close()
-            raise HandoffError(f"{folder}: buffers hold steps that the log lacks ({ahead}). Was a part of it copied?")
+            raise HandoffError(
+                f"{folder}: buffers hold steps that the log lacks ({ahead}). Was a part of it copied?"
+            )
         self.saved = time.monotonic()
 
     @property
     def counters(self) -> Counters:
         """Now."""
         tally = self.tally
-        return Counters(tally.steps, self.updates, tally.episodes, tally.interventions, tally.success, tally.intervened)
+        return Counters(
+            tally.steps,
+            self.updates,
+            tally.episodes,
+            tally.interventions,
+            tally.success,
+            tally.intervened,
+        )
 
     @property
     def due(self) -> bool:
@@ -150,21 +165,30 @@ class Training:
 
     def parameters(self) -> Parameters:
         """The present actor."""
-        return Parameters(self.starts * UPDATES_PER_START + self.updates, *self.publish(self.learner))
+        return Parameters(
+            self.starts * UPDATES_PER_START + self.updates, *self.publish(self.learner)
+        )
 
     def note(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Adds a line to the metrics; returns it."""
         counters = self.counters
         line = {name: float(value) for name, value in metrics.items()}
-        line |= {name: float(value) for name, value in counters._asdict().items() if name != "updates"}
-        line |= {"recent_length": self.tally.length, "seconds": self._spent(), "lost_entries": float(self.ledger.lost)}
+        line |= {
+            name: float(value) for name, value in counters._asdict().items() if name != "updates"
+        }
+        line |= {
+            "recent_length": self.tally.length,
+            "seconds": self._spent(),
+            "lost_entries": float(self.ledger.lost),
+        }
         self.lines.log(self.updates, line)
         return line
 
     def checkpoint(self) -> None:
         """Saves all; a crash at any moment leaves the old state or the new one.
 
-        The buffers may be saved and the rest not: then they hold more than belongs to the rest, see `known`.
+        The buffers may be saved and the rest not: then they hold more than belongs to the rest, see
+        `known`.
         """
         for name, buffer in self.buffers.items():
             buffer.save(self.folder / name)
@@ -174,7 +198,8 @@ class Training:
         self.saved = time.monotonic()
 
     def _take(self, steps: Steps) -> None:
-        """To the replay, and what a person did to the demonstrations as well; demonstrations only there (HIL-SERL)."""
+        """To the replay, and what a person did to the demonstrations as well; demonstrations only
+        there (HIL-SERL)."""
         if steps.demo.any():
             self._append("demos", chosen(steps, steps.demo))
             steps = chosen(steps, ~steps.demo)
@@ -219,7 +244,9 @@ class Training:
         state = read_state(file, self._identity)
         if state is None:
             if file.exists():
-                raise HandoffError(f"{file}: is of another training than {self._identity}. Choose another folder.")
+                raise HandoffError(
+                    f"{file}: is of another training than {self._identity}. Choose another folder."
+                )
             return
         state = _arrays(state)
         self.learner.load_state_dict(state["learner"])
@@ -228,8 +255,15 @@ class Training:
         self.ledger = Ledger(**state["ledger"])
         self.tally.load_state_dict(state["tally"])
         counts = state["counts"]
-        self.applied, self.updates, self.starts = counts["applied"], counts["updates"], counts["starts"]
-        self.seconds, self.lines = state["seconds"], JsonLines(self.folder / METRICS, state["lines"])
+        self.applied, self.updates, self.starts = (
+            counts["applied"],
+            counts["updates"],
+            counts["starts"],
+        )
+        self.seconds, self.lines = (
+            state["seconds"],
+            JsonLines(self.folder / METRICS, state["lines"]),
+        )
         for name, buffer in self.buffers.items():
             if (self.folder / name / HEAD).exists():
                 buffer.load(self.folder / name)
@@ -258,32 +292,37 @@ def train(
     watch: Callable[[Counters, dict[str, float]], None] = lambda counters, metrics: None,
     ready: Callable[[int], None] = lambda port: None,
 ) -> Counters:
-    """Learns until `stop` says so, or SIGTERM or SIGINT comes (main thread only); saves, and returns where it stands.
+    """Learns until `stop` says so, or SIGTERM or SIGINT comes (main thread only); saves, and
+    returns where it stands.
 
     Args:
         folder: of this training; resumed when there is one in it.
         learner: as made anew; its state comes from the checkpoint when there is one.
-        replay: empty. All steps that arrive go there, demonstrations excepted. With pictures: made with
-            `folder / "replay"`.
-        demos: filled with what was there before the session, the same at every start; corrections and demonstrations
-            that arrive are added. Once saved, the checkpoint's content replaces it. With pictures: made with
-            `folder / "demos"`.
-        online: sizes of minibatches and when to begin; `updates_per_step` is a limit here, infinity is none.
+        replay: empty. All steps that arrive go there, demonstrations excepted. With pictures: made
+            with `folder / "replay"`.
+        demos: filled with what was there before the session, the same at every start; corrections
+            and demonstrations that arrive are added. Once saved, the checkpoint's content replaces
+            it. With pictures: made with `folder / "demos"`.
+        online: sizes of minibatches and when to begin; `updates_per_step` is a limit here, infinity
+            is none.
         config: see there.
         token: that actors must show.
         seed: of minibatches.
         publish: what actors are sent.
         rewrite: gives what arrives other rewards; None leaves them.
         stop: asked after every update, and while waiting.
-        pause: likewise; whether actors shall hold still, for instance because learning cannot keep up.
+        pause: likewise; whether actors shall hold still, for instance because learning cannot keep
+            up.
         watch: told every `metrics_every` updates.
         ready: told the port once actors can connect.
 
     Raises:
-        HandoffError: the folder holds another training or a damaged one, the port is taken, the disk is full, or the
-            parameters are no longer finite.
+        HandoffError: the folder holds another training or a damaged one, the port is taken, the
+            disk is full, or the parameters are no longer finite.
     """
-    training = Training(folder, learner, replay, demos, online, config, seed=seed, publish=publish, rewrite=rewrite)
+    training = Training(
+        folder, learner, replay, demos, online, config, seed=seed, publish=publish, rewrite=rewrite
+    )
     server = LearnerServer(training.inbox, sizes_of(replay), config, token)
     try:
         with _ends() as ending:
@@ -313,7 +352,8 @@ def train(
 
 
 def draw_training(folder: Path, lines: Sequence[Mapping[str, float]]) -> None:
-    """Draws success, interventions and the critics' loss over the steps to `training.png`; nothing without lines."""
+    """Draws success, interventions and the critics' loss over the steps to `training.png`; nothing
+    without lines."""
     if not lines:
         return
     from matplotlib.figure import Figure

@@ -1,11 +1,12 @@
 """RLIF: the only reward is that a person steps in, and it is bad (Luo et al., arXiv 2311.12996).
 
-The step just before an intervention begins has reward -1, every other 0; the reward of the task is not used. Anything
-that learns from a replay can learn from these; the paper takes RLPD with 10 critics.
+The step just before an intervention begins has reward -1, every other 0; the reward of the task is
+not used. Anything that learns from a replay can learn from these; the paper takes RLPD with 10
+critics.
 
-Paper and released code differ: the paper stores the person's steps, the code drops them but for the last of every
-intervention. Followed is the paper; `keep_expert_steps` = False is the code. The code also loses the last step of
-every episode; here it is kept.
+Paper and released code differ: the paper stores the person's steps, the code drops them but for the
+last of every intervention. Followed is the paper; `keep_expert_steps` = False is the code. The code
+also loses the last step of every episode; here it is kept.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from robots.wire.steps import Steps, chosen
 
 
 class InterventionReward:
-    """Steps in, the same steps with RLIF's reward out: one step later, for the next one tells what a step was worth.
+    """Steps in, the same steps with RLIF's reward out: one step later, for the next one tells what
+    a step was worth.
 
-    Of every episode one step is held back, until its successor comes or the episode ends. A step whose successor is
-    missing (lost on the way) is answered with reward 0.
+    Of every episode one step is held back, until its successor comes or the episode ends. A step
+    whose successor is missing (lost on the way) is answered with reward 0.
 
     Args:
         config: what is punished and what is kept.
@@ -57,7 +59,8 @@ class InterventionReward:
         return chosen(both._replace(reward=reward), known & ~dropped)
 
     def flush(self) -> Steps | None:
-        """What is held back, with reward 0, when no more steps will come; None if that is nothing."""
+        """What is held back, with reward 0, when no more steps will come; None if that is
+        nothing."""
         held, self._held = self._held, None
         return None if held is None else held._replace(reward=np.zeros(held.rows, np.float32))
 
@@ -71,10 +74,12 @@ class InterventionReward:
 
 
 class RlifReplay(Replay):
-    """For learning in lockstep: a replay that gives steps RLIF's reward as they come, each as soon as it is known.
+    """For learning in lockstep: a replay that gives steps RLIF's reward as they come, each as soon
+    as it is known.
 
-    Demonstrations are appended like anything else and have reward 0 [C: pre-filled]. Between processes the learner is
-    given an `InterventionReward` (`rewrite` of `policies.rl.hil.learner.train`) and a plain replay.
+    Demonstrations are appended like anything else and have reward 0 [C: pre-filled]. Between
+    processes the learner is given an `InterventionReward` (`rewrite` of
+    `policies.rl.hil.learner.train`) and a plain replay.
 
     Args:
         config: of the replay.
@@ -83,7 +88,9 @@ class RlifReplay(Replay):
         rlif: what is punished and what is kept.
     """
 
-    def __init__(self, config: ReplayConfig, observation: int, action: int, rlif: RlifConfig | None = None) -> None:
+    def __init__(
+        self, config: ReplayConfig, observation: int, action: int, rlif: RlifConfig | None = None
+    ) -> None:
         super().__init__(config, observation, action)
         self.reward = InterventionReward(rlif)
 
@@ -119,8 +126,14 @@ def joined(first: Steps, second: Steps) -> Steps:
         for name, value in first._asdict().items()
         if isinstance(value, np.ndarray)
     }
-    pictures = {name: np.concatenate([value, second.pictures[name]]) for name, value in first.pictures.items()}
-    after = {name: np.concatenate([value, second.next_pictures[name]]) for name, value in first.next_pictures.items()}
+    pictures = {
+        name: np.concatenate([value, second.pictures[name]])
+        for name, value in first.pictures.items()
+    }
+    after = {
+        name: np.concatenate([value, second.next_pictures[name]])
+        for name, value in first.next_pictures.items()
+    }
     return Steps(pictures=pictures, next_pictures=after, **columns)
 
 

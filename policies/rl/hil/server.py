@@ -1,7 +1,9 @@
-"""The learner's end of the line: a websocket server in a thread of its own; nothing that comes in can end it.
+"""The learner's end of the line: a websocket server in a thread of its own; nothing that comes in
+can end it.
 
-A client shows the token, says hello and sends steps (`robots.wire.learner`); it is told what is on the disk, and the
-newest parameters whenever there are others. What is wrong with a frame comes back as text, and the connection stays.
+A client shows the token, says hello and sends steps (`robots.wire.learner`); it is told what is on
+the disk, and the newest parameters whenever there are others. What is wrong with a frame comes back
+as text, and the connection stays.
 """
 
 from __future__ import annotations
@@ -84,7 +86,8 @@ class LearnerServer:
         return found[0]
 
     def publish(self, parameters: Parameters) -> None:
-        """Sends parameters to every actor, now and when it connects; who is slow gets the newest only.
+        """Sends parameters to every actor, now and when it connects; who is slow gets the newest
+        only.
 
         Raises:
             HandoffError: parameters that are not finite.
@@ -155,7 +158,9 @@ class LearnerServer:
         if request.path == "/healthz":
             return connection.respond(HTTPStatus.OK, "OK\n")
         shown = request.headers.get_all("Authorization")
-        if len(shown) == 1 and hmac.compare_digest(shown[0].encode("utf-8", "surrogateescape"), self._credentials):
+        if len(shown) == 1 and hmac.compare_digest(
+            shown[0].encode("utf-8", "surrogateescape"), self._credentials
+        ):
             return None
         response = connection.respond(HTTPStatus.UNAUTHORIZED, "token: missing or wrong\n")
         response.headers["WWW-Authenticate"] = "Api-Key"
@@ -163,13 +168,16 @@ class LearnerServer:
 
     async def _serve_client(self, connection: ServerConnection) -> None:
         if len(self._clients) >= self._config.actors:
-            await connection.close(CloseCode.TRY_AGAIN_LATER, f"{self._config.actors} actors are connected already")
+            await connection.close(
+                CloseCode.TRY_AGAIN_LATER, f"{self._config.actors} actors are connected already"
+            )
             return
         news = asyncio.Event()
         self._clients[connection] = news
         teller: asyncio.Task[None] | None = None
         try:
-            # An actor that leaves, in whatever way, is the end of its conversation and nothing else.
+            # An actor that leaves, in whatever way, is the end of its conversation and nothing
+            # else.
             with suppress(ConnectionClosed):
                 async for frame in connection:
                     answer = self._answer(frame)
@@ -183,7 +191,8 @@ class LearnerServer:
                 teller.cancel()
 
     async def _tell(self, connection: ServerConnection, news: asyncio.Event) -> None:
-        """Sends what is new, as fast as the connection takes it; what was overtaken meanwhile is left out."""
+        """Sends what is new, as fast as the connection takes it; what was overtaken meanwhile is
+        left out."""
         told: tuple[bytes | None, bytes] = (None, encode(Pause(False)))
         with suppress(ConnectionClosed):
             while True:
@@ -204,7 +213,9 @@ class LearnerServer:
                 raise HandoffError("message: text, expected a binary frame with a msgpack map.")
             message = decode(frame)
             if not isinstance(message, Hello | Sent):
-                raise HandoffError(f"message: {type(message).__name__.lower()} is for actors to read, not to send.")
+                raise HandoffError(
+                    f"message: {type(message).__name__.lower()} is for actors to read, not to send."
+                )
             if isinstance(message, Sent):
                 self._check(message)
             return encode(Taken(self._inbox.put(frame, message)))
@@ -218,8 +229,12 @@ class LearnerServer:
         """Refuses another task's steps."""
         sizes, steps = self._sizes, sent.steps
         told = (steps.observation.shape[1], steps.action.shape[1])
-        pictures = tuple((name, *picture.shape[1:3]) for name, picture in sorted(steps.pictures.items()))
-        after = tuple((name, *picture.shape[1:3]) for name, picture in sorted(steps.next_pictures.items()))
+        pictures = tuple(
+            (name, *picture.shape[1:3]) for name, picture in sorted(steps.pictures.items())
+        )
+        after = tuple(
+            (name, *picture.shape[1:3]) for name, picture in sorted(steps.next_pictures.items())
+        )
         expected = tuple(sorted(sizes.pictures))
         if told != (sizes.observation, sizes.action) or pictures != expected or after != expected:
             raise HandoffError(

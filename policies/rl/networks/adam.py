@@ -1,7 +1,8 @@
 """Adam (Kingma and Ba, arXiv 1412.6980) for small networks.
 
-The numbers are those of `torch.optim.Adam`, by the same kernel; what is left out is the bookkeeping of parameter
-groups, hooks and profiles, which takes longer than the step itself for the networks of a reinforcement learner.
+The numbers are those of `torch.optim.Adam`, by the same kernel; what is left out is the bookkeeping
+of parameter groups, hooks and profiles, which takes longer than the step itself for the networks of
+a reinforcement learner.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Adam:
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.steps = torch.zeros((), device=self.parameters[0].device)
-        """Of the group; torch counts those of every parameter, the same where all have gradients at every step."""
+        """Of the group; torch counts those of every parameter, the same where all have gradients at
+        every step."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients, or makes them zero."""
@@ -83,7 +85,12 @@ class Adam:
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and number of steps; the tensors are the optimiser's own."""
-        return {"first": self.first, "second": self.second, "steps": self.steps, "learning_rate": self.learning_rate}
+        return {
+            "first": self.first,
+            "second": self.second,
+            "steps": self.steps,
+            "learning_rate": self.learning_rate,
+        }
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -16,8 +16,8 @@ class MlpSizes:
     activation: Literal["tanh", "relu"] = "tanh"
     """tanh in HIL-SERL [C], relu in RLPD [C]."""
     layer_norm: bool = True
-    """LayerNorm before the activation; without it a critic overestimates what the demonstrations do not cover
-    (RLPD, arXiv 2302.02948)."""
+    """LayerNorm before the activation; without it a critic overestimates what the demonstrations do
+    not cover (RLPD, arXiv 2302.02948)."""
 
 
 @config

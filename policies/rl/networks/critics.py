@@ -11,7 +11,8 @@ from torch.nn.functional import mse_loss
 
 
 def random_subset(members: int, size: int, generator: torch.Generator) -> Tensor:
-    """(size,) int64: different members, every set of them as likely as any other (REDQ, arXiv 2101.05982)."""
+    """(size,) int64: different members, every set of them as likely as any other (REDQ, arXiv
+    2101.05982)."""
     return torch.randperm(members, generator=generator)[:size]
 
 
@@ -28,5 +29,6 @@ def squared_error(value_EB: Tensor, target_B: Tensor, weight_B: Tensor | None = 
 
 
 def double_dqn_value(online_BC: Tensor, target_BC: Tensor) -> Tensor:
-    """(B,): the target network's value of the command that the online network prefers (arXiv 1509.06461)."""
+    """(B,): the target network's value of the command that the online network prefers (arXiv
+    1509.06461)."""
     return target_BC.gather(1, online_BC.argmax(dim=1, keepdim=True))[:, 0]

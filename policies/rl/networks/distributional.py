@@ -24,10 +24,14 @@ def even_atoms(low: float, high: float, count: int) -> Tensor:
     return torch.linspace(low, high, count)
 
 
-def project(probability_BK: Tensor, reward_B: Tensor, discount_B: Tensor, atoms_K: Tensor) -> Tensor:
-    """(B, K) distribution of r + g^n m Z on the atoms of Z (C51, Bellemare et al., arXiv 1707.06887).
+def project(
+    probability_BK: Tensor, reward_B: Tensor, discount_B: Tensor, atoms_K: Tensor
+) -> Tensor:
+    """(B, K) distribution of r + g^n m Z on the atoms of Z (C51, Bellemare et al., arXiv
+    1707.06887).
 
-    What lands between two atoms is shared by them so that the mean stays; what lands outside goes to the outermost.
+    What lands between two atoms is shared by them so that the mean stays; what lands outside goes
+    to the outermost.
 
     Args:
         probability_BK: of the next state.
@@ -41,7 +45,8 @@ def project(probability_BK: Tensor, reward_B: Tensor, discount_B: Tensor, atoms_
     lower_BK = place_BK.floor()
     share_BK = place_BK - lower_BK
     lower = lower_BK.long()
-    # On an atom the upper neighbour's share is 0: nothing is lost, also on the last one, which has no upper neighbour.
+    # On an atom the upper neighbour's share is 0: nothing is lost, also on the last one, which has
+    # no upper neighbour.
     upper = (lower + 1).clamp(max=count - 1)
     projected_BK = torch.zeros_like(probability_BK)
     projected_BK.scatter_add_(1, lower, probability_BK * (1.0 - share_BK))
@@ -49,7 +54,8 @@ def project(probability_BK: Tensor, reward_B: Tensor, discount_B: Tensor, atoms_
 
 
 def two_hot(value: Tensor, atoms_K: Tensor) -> Tensor:
-    """(..., K): the two atoms around a value share 1 so that their mean is the value; outside, the outermost has all.
+    """(..., K): the two atoms around a value share 1 so that their mean is the value; outside, the
+    outermost has all.
 
     Args:
         value: (...).
@@ -75,7 +81,8 @@ def cross_entropy(logit: Tensor, target: Tensor) -> Tensor:
 
 
 def symlog(value: Tensor) -> Tensor:
-    """sign(x) log(1 + |x|): near 0 the value itself, far away its logarithm (DreamerV3, arXiv 2301.04104)."""
+    """sign(x) log(1 + |x|): near 0 the value itself, far away its logarithm (DreamerV3, arXiv
+    2301.04104)."""
     return torch.sign(value) * torch.log1p(value.abs())
 
 

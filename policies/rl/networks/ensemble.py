@@ -1,4 +1,5 @@
-"""Networks of the reinforcement learners: plain ones and ensembles of them in one matrix product per layer.
+"""Networks of the reinforcement learners: plain ones and ensembles of them in one matrix product
+per layer.
 
 Shape suffixes: B batch, E members, F features, I inputs, O observation.
 """
@@ -13,12 +14,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.networks.fused_mlp import NORM_EPSILON, Form, Layers, ensemble_pass, keep_freed_memory
+from policies.rl.networks.fused_mlp import (
+    NORM_EPSILON,
+    Form,
+    Layers,
+    ensemble_pass,
+    keep_freed_memory,
+)
 from policies.rl.replay.transitions import Sizes
 
 
 class Features(nn.Module):
-    """Observation vector, normalised entry by entry, and differences and close-ups of some of its entries.
+    """Observation vector, normalised entry by entry, and differences and close-ups of some of its
+    entries.
 
     Args:
         sizes: of the data.
@@ -32,7 +40,9 @@ class Features(nn.Module):
         self.register_buffer("centre", torch.zeros(sizes.observation))
         self.register_buffer("half_range", torch.ones(sizes.observation))
         self.differences, self.close_ups = sizes.differences, sizes.close_ups
-        self.size = sizes.observation + sum(count for _, _, count, _ in (*sizes.differences, *sizes.close_ups))
+        self.size = sizes.observation + sum(
+            count for _, _, count, _ in (*sizes.differences, *sizes.close_ups)
+        )
 
     def fit(self, low: Tensor, high: Tensor) -> None:
         """Maps `low` (O,) to -1 and `high` (O,) to 1; entries that do not vary are centred only."""
@@ -50,8 +60,11 @@ Taken = tuple[tuple[int, int, int, float], ...]
 """See `Sizes.differences` and `Sizes.close_ups`."""
 
 
-def shown_features(vector_BO: Tensor, normalised_BO: Tensor, differences: Taken, close_ups: Taken) -> Tensor:
-    """(B, F): the normalised vector, then differences and close-ups of the vector in physical units."""
+def shown_features(
+    vector_BO: Tensor, normalised_BO: Tensor, differences: Taken, close_ups: Taken
+) -> Tensor:
+    """(B, F): the normalised vector, then differences and close-ups of the vector in physical
+    units."""
     parts = [normalised_BO]
     parts += [_scaled(vector_BO, *difference) for difference in differences]
     parts += [torch.tanh(_scaled(vector_BO, *close_up)) for close_up in close_ups]
@@ -76,7 +89,9 @@ class EnsembleMlp(nn.Module):
         final_scale: factor on the last layer's initial weights.
     """
 
-    def __init__(self, members: int, inputs: int, sizes: MlpSizes, outputs: int, final_scale: float = 1.0) -> None:
+    def __init__(
+        self, members: int, inputs: int, sizes: MlpSizes, outputs: int, final_scale: float = 1.0
+    ) -> None:
         super().__init__()
         keep_freed_memory()
         self.members, self.sizes = members, sizes
@@ -86,7 +101,9 @@ class EnsembleMlp(nn.Module):
         for layer, (before, after) in enumerate(pairwise(widths)):
             last = layer == len(widths) - 2
             scale = final_scale if last else math.sqrt(2.0) if sizes.activation == "relu" else 1.0
-            weight = torch.stack([scale * nn.init.orthogonal_(torch.empty(before, after)) for _ in range(members)])
+            weight = torch.stack(
+                [scale * nn.init.orthogonal_(torch.empty(before, after)) for _ in range(members)]
+            )
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(torch.zeros(members, 1, after)))
             if sizes.layer_norm and not last:
@@ -110,10 +127,13 @@ class EnsembleMlp(nn.Module):
         """All parameters."""
         # ParameterList's own iteration takes as long as a small product.
         kinds = (self.weights, self.biases, self.gains, self.shifts)
-        return Layers(*(tuple(one for one in kind._parameters.values() if one is not None) for kind in kinds))
+        return Layers(
+            *(tuple(one for one in kind._parameters.values() if one is not None) for kind in kinds)
+        )
 
     def requires_grad_(self, requires_grad: bool = True) -> EnsembleMlp:
-        """Whether the parameters learn; a walk over submodules, which every actor step would make twice, is saved."""
+        """Whether the parameters learn; a walk over submodules, which every actor step would make
+        twice, is saved."""
         for kind in self.layers():
             for parameter in kind:
                 parameter.requires_grad = requires_grad
@@ -126,12 +146,19 @@ class EnsembleMlp(nn.Module):
         if inputs.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
             return batched_pass(self.sizes, layers, head, inputs, members)
         asked = tuple(range(self.members)) if members is None else tuple(members.tolist())
-        return ensemble_pass(Form(self.sizes.activation, self.sizes.layer_norm, asked, head), layers, inputs)
+        return ensemble_pass(
+            Form(self.sizes.activation, self.sizes.layer_norm, asked, head), layers, inputs
+        )
 
 
-def batched_pass(sizes: MlpSizes, layers: Layers, head: bool, inputs: Tensor, members: Tensor | None) -> Tensor:
-    """What `ensemble_pass` computes, as one batched product per layer by autograd: for GPUs and exports."""
-    weights, biases, gains, shifts = ([part if members is None else part[members] for part in kind] for kind in layers)
+def batched_pass(
+    sizes: MlpSizes, layers: Layers, head: bool, inputs: Tensor, members: Tensor | None
+) -> Tensor:
+    """What `ensemble_pass` computes, as one batched product per layer by autograd: for GPUs and
+    exports."""
+    weights, biases, gains, shifts = (
+        [part if members is None else part[members] for part in kind] for kind in layers
+    )
     hidden = inputs.expand(weights[0].shape[0], *inputs.shape) if inputs.ndim == 2 else inputs
     for layer in range(len(weights) - head):
         hidden = torch.baddbmm(biases[layer], hidden, weights[layer])

@@ -1,14 +1,17 @@
-"""Passes through ensembles of plain networks, forward and backward by hand, made for one processor core.
+"""Passes through ensembles of plain networks, forward and backward by hand, made for one processor
+core.
 
-Autograd would spend as long beside the matrix products as in them: a node per operation, gradients nobody asked for,
-copies of transposed matrices. Here a network is one node, whatever its depth and number of members. Its products are
-oneDNN's, whose kernels use what the processor has (on AMD they run at twice the rate of those behind `torch.mm`) and
-which apply an activation while the result is still in a register. Members are passed one after another: one member's
-activations fit the core's own cache, those of ten do not.
+Autograd would spend as long beside the matrix products as in them: a node per operation, gradients
+nobody asked for, copies of transposed matrices. Here a network is one node, whatever its depth and
+number of members. Its products are oneDNN's, whose kernels use what the processor has (on AMD they
+run at twice the rate of those behind `torch.mm`) and which apply an activation while the result is
+still in a register. Members are passed one after another: one member's activations fit the core's
+own cache, those of ten do not.
 
 Everything is computed in the dtype of the weights; results equal autograd's up to rounding.
 
-Shape suffixes: B batch, E members, I inputs, K inner size of a product, N its outputs, U outputs of a network.
+Shape suffixes: B batch, E members, I inputs, K inner size of a product, N its outputs, U outputs of
+a network.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ Activation = Literal["tanh", "relu"]
 NORM_EPSILON = 1e-6
 """Added to the variance by LayerNorm (flax's default, which RLPD and HIL-SERL use [C])."""
 
-_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(
+    torch.ops.mkldnn, "_linear_pointwise"
+)
 _KERNEL = torch.ops.mkldnn._linear_pointwise.default if _HAS_ONEDNN else None
 _RELU_BACKWARD = torch.ops.aten.threshold_backward.grad_input
 _TANH_BACKWARD = torch.ops.aten.tanh_backward.grad_input
@@ -46,7 +51,8 @@ class Form(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """Parameters of an ensemble, one tensor per layer, members first; without the head one layer fewer."""
+    """Parameters of an ensemble, one tensor per layer, members first; without the head one layer
+    fewer."""
 
     weights: Sequence[Tensor]
     """(E, I, N) each."""
@@ -83,26 +89,39 @@ class Passed(NamedTuple):
     """After the activation; the head has none."""
 
 
-def product(left_BK: Tensor, right_KN: Tensor, bias_N: Tensor | None = None, activation: str = "none") -> Tensor:
+def product(
+    left_BK: Tensor, right_KN: Tensor, bias_N: Tensor | None = None, activation: str = "none"
+) -> Tensor:
     """(B, N): left times right, plus the bias, through `none`, `tanh` or `relu`."""
     return _multiplication(left_BK)(left_BK, right_KN.t(), bias_N, activation, [], "")
 
 
 def _multiplication(like: Tensor) -> Any:
-    """The function for products of such tensors, with the arguments of oneDNN's: the right matrix is transposed."""
+    """The function for products of such tensors, with the arguments of oneDNN's: the right matrix
+    is transposed."""
     return _KERNEL if _KERNEL is not None and like.dtype == torch.float32 else _plain
 
 
 def _plain(
-    left_BK: Tensor, right_NK: Tensor, bias_N: Tensor | None, activation: str, scalars: list[float], algorithm: str
+    left_BK: Tensor,
+    right_NK: Tensor,
+    bias_N: Tensor | None,
+    activation: str,
+    scalars: list[float],
+    algorithm: str,
 ) -> Tensor:
     out_BN = linear(left_BK, right_NK, bias_N)
     return out_BN if activation == "none" else activate_(out_BN, activation)
 
 
 def activate_(hidden: Tensor, activation: str) -> Tensor:
-    """The activation, in place. tanh(u) is 2 sigmoid(2u) - 1, which torch computes five times as fast."""
-    return torch.relu_(hidden) if activation == "relu" else hidden.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
+    """The activation, in place. tanh(u) is 2 sigmoid(2u) - 1, which torch computes five times as
+    fast."""
+    return (
+        torch.relu_(hidden)
+        if activation == "relu"
+        else hidden.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
+    )
 
 
 def ensemble_pass(form: Form, layers: Layers, inputs: Tensor) -> Tensor:
@@ -120,10 +139,12 @@ def ensemble_pass(form: Form, layers: Layers, inputs: Tensor) -> Tensor:
 
 
 def keep_freed_memory() -> None:
-    """Lets the process keep what it frees, up to 64 MiB, instead of handing every activation back to the system.
+    """Lets the process keep what it frees, up to 64 MiB, instead of handing every activation back
+    to the system.
 
-    glibc raises the size above which it does so to twice that of the largest block it has mapped and unmapped, of at
-    most 32 MiB; one such block, never touched, is enough. Without it a third of an update can be page faults.
+    glibc raises the size above which it does so to twice that of the largest block it has mapped
+    and unmapped, of at most 32 MiB; one such block, never touched, is enough. Without it a third of
+    an update can be page faults.
     """
     torch.empty(32_000_000, dtype=torch.uint8)
 
@@ -147,10 +168,14 @@ def members_of(layers: Layers) -> list[Member]:
     transposed = [one.transpose(1, 2).unbind(0) for one in layers.weights]
     vectors = [[one.squeeze(1).unbind(0) for one in kind] for kind in layers[1:]]
     kinds = (weights, transposed, *vectors)
-    return [Member(*([one[e] for one in kind] for kind in kinds)) for e in range(len(layers.weights[0]))]
+    return [
+        Member(*([one[e] for one in kind] for kind in kinds)) for e in range(len(layers.weights[0]))
+    ]
 
 
-def _forward_all(form: Form, layers: Layers, inputs: Tensor, tapes: list[list[Passed]] | None) -> Tensor:
+def _forward_all(
+    form: Form, layers: Layers, inputs: Tensor, tapes: list[list[Passed]] | None
+) -> Tensor:
     """(E, B, U); what `backward` needs is appended to `tapes`, member by member."""
     own, shared = members_of(layers), inputs.ndim == 2
     answers = []
@@ -176,14 +201,20 @@ def forward(form: Form, member: Member, hidden: Tensor, tape: list[Passed] | Non
     fused = "none" if form.layer_norm else form.activation
     for layer in range(len(member.weights) - form.head):
         before = hidden
-        linear_BN = hidden = multiply(before, member.transposed[layer], member.biases[layer], fused, [], "")
+        linear_BN = hidden = multiply(
+            before, member.transposed[layer], member.biases[layer], fused, [], ""
+        )
         mean = deviation = None
         if form.layer_norm:
             gain, shift = member.gains[layer], member.shifts[layer]
-            hidden, mean, deviation = torch.native_layer_norm(linear_BN, gain.shape, gain, shift, NORM_EPSILON)
+            hidden, mean, deviation = torch.native_layer_norm(
+                linear_BN, gain.shape, gain, shift, NORM_EPSILON
+            )
             activate_(hidden, form.activation)
         if tape is not None:
-            tape.append(Passed(before, None if mean is None else linear_BN, mean, deviation, hidden))
+            tape.append(
+                Passed(before, None if mean is None else linear_BN, mean, deviation, hidden)
+            )
     if form.head:
         if tape is not None:
             tape.append(Passed(hidden))
@@ -225,7 +256,14 @@ def backward(
         if at.linear is not None:
             gain, shift = member.gains[layer], member.shifts[layer]
             gradient, of_gain, of_shift = _NORM_BACKWARD(
-                gradient, at.linear, gain.shape, at.mean, at.deviation, gain, shift, [True, learns, learns]
+                gradient,
+                at.linear,
+                gain.shape,
+                at.mean,
+                at.deviation,
+                gain,
+                shift,
+                [True, learns, learns],
             )
             if into is not None:
                 into.gains[layer].copy_(of_gain)
@@ -235,14 +273,18 @@ def backward(
             if single:
                 torch.mm(at.inputs.t(), gradient, out=into.weights[layer])
             else:
-                into.weights[layer].copy_(multiply(at.inputs.t(), gradient.t(), None, "none", [], ""))
+                into.weights[layer].copy_(
+                    multiply(at.inputs.t(), gradient.t(), None, "none", [], "")
+                )
             torch.sum(gradient, 0, out=into.biases[layer])
         if layer == 0:
             if inputs_from is None:
                 return None
             weight = weight[inputs_from:]
         # One output: an outer product is faster entry by entry.
-        gradient = gradient * weight.t() if single else multiply(gradient, weight, None, "none", [], "")
+        gradient = (
+            gradient * weight.t() if single else multiply(gradient, weight, None, "none", [], "")
+        )
     return gradient
 
 
@@ -271,7 +313,16 @@ class _Pass(torch.autograd.Function):
         parts = []
         for i, member in enumerate(form.members):
             place = None if into is None else into[member]
-            parts.append(backward(form, own[member], ctx.tapes[i], upstream_EBU[i], place, 0 if to_inputs else None))
+            parts.append(
+                backward(
+                    form,
+                    own[member],
+                    ctx.tapes[i],
+                    upstream_EBU[i],
+                    place,
+                    0 if to_inputs else None,
+                )
+            )
         if not to_inputs:
             return (None, None, None, *made)
         of_inputs_EBI = torch.stack(parts)  # type: ignore[arg-type]

@@ -1,15 +1,19 @@
-"""What a learner makes of pictures: SERL's encoder (arXiv 2401.16013), with HIL-SERL's learned weightings of places.
+"""What a learner makes of pictures: SERL's encoder (arXiv 2401.16013), with HIL-SERL's learned
+weightings of places.
 
-A small network of convolutions, or a frozen one that is given, then eight learned spatial embeddings, a linear layer,
-LayerNorm and tanh per camera; the observation vector passes a layer of its own; all is put side by side. Pictures at s
-and at s' are shifted at random, each anew (DrQ, arXiv 2004.13649).
+A small network of convolutions, or a frozen one that is given, then eight learned spatial
+embeddings, a linear layer, LayerNorm and tanh per camera; the observation vector passes a layer of
+its own; all is put side by side. Pictures at s and at s' are shifted at random, each anew (DrQ,
+arXiv 2004.13649).
 
-Critics train the encoder, the actor is shown detached features. The released SERL stops the actor's gradient before
-the pictures only and lets it train the layer of the vector; here it stops before both, as the paper says. As in the
-code the target critics look through an encoder that follows slowly, and the next action through the present one. Its
-dropout of 0.1 behind the embeddings is left out, so that an update stays a function of the weights and its number.
+Critics train the encoder, the actor is shown detached features. The released SERL stops the actor's
+gradient before the pictures only and lets it train the layer of the vector; here it stops before
+both, as the paper says. As in the code the target critics look through an encoder that follows
+slowly, and the next action through the present one. Its dropout of 0.1 behind the embeddings is
+left out, so that an update stays a function of the weights and its number.
 
-Shape suffixes: B batch, C channels, H height, W width, E spatial embeddings, F features, O observation.
+Shape suffixes: B batch, C channels, H height, W width, E spatial embeddings, F features, O
+observation.
 """
 
 from __future__ import annotations
@@ -31,19 +35,23 @@ class Encoder(Features):
     Args:
         config: see there.
         sizes: of the data.
-        backbones: per camera a module from (B, 3, H, W) in [0, 1] to (B, C, h, w), which is frozen; a camera without
-            one gets convolutions of its own, which learn.
+        backbones: per camera a module from (B, 3, H, W) in [0, 1] to (B, C, h, w), which is frozen;
+            a camera without one gets convolutions of its own, which learn.
 
     Raises:
         HandoffError: a backbone for no camera, or a picture too small for the convolutions.
     """
 
-    def __init__(self, config: EncoderConfig, sizes: Sizes, backbones: Mapping[str, nn.Module] | None = None) -> None:
+    def __init__(
+        self, config: EncoderConfig, sizes: Sizes, backbones: Mapping[str, nn.Module] | None = None
+    ) -> None:
         super().__init__(sizes)
         cameras = [name for name, _, _ in sizes.pictures]
         unknown = sorted(set(backbones or {}) - set(cameras))
         if unknown:
-            raise HandoffError(f"encoder: backbones for {unknown}, the cameras are {cameras}. A typing error?")
+            raise HandoffError(
+                f"encoder: backbones for {unknown}, the cameras are {cameras}. A typing error?"
+            )
         self.reduce_vector = _reduction(self.size, config.vector_width)
         self.pictures = nn.ModuleDict(
             {
@@ -85,7 +93,12 @@ class PictureEncoder(nn.Module):
     """One camera's pictures to features."""
 
     def __init__(
-        self, config: EncoderConfig, name: str, height: int, width: int, backbone: nn.Module | None = None
+        self,
+        config: EncoderConfig,
+        name: str,
+        height: int,
+        width: int,
+        backbone: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.frozen = backbone is not None
@@ -100,7 +113,8 @@ class PictureEncoder(nn.Module):
         self.reduce = _reduction(config.embeddings * channels, config.picture_width)
 
     def train(self, mode: bool = True) -> PictureEncoder:
-        """Training or evaluation mode; a frozen backbone stays in the latter, or its statistics would drift."""
+        """Training or evaluation mode; a frozen backbone stays in the latter, or its statistics
+        would drift."""
         super().train(mode)
         if self.frozen:
             self.backbone.eval()
@@ -118,7 +132,8 @@ class PictureEncoder(nn.Module):
 
 
 class SpatialEmbeddings(nn.Module):
-    """E learned weightings of the places of a feature map; every channel is summed up with each of them.
+    """E learned weightings of the places of a feature map; every channel is summed up with each of
+    them.
 
     Initial weights have a deviation of (C H W)^-1/2, as in the released code.
     """
@@ -134,7 +149,8 @@ class SpatialEmbeddings(nn.Module):
 
 
 def random_shift(picture_BHWC: Tensor, offset_2B: Tensor, pad: int) -> Tensor:
-    """Pictures cut at `offset` out of ones whose edges were repeated `pad` times: (0, 0) moves them down and right.
+    """Pictures cut at `offset` out of ones whose edges were repeated `pad` times: (0, 0) moves them
+    down and right.
 
     Args:
         picture_BHWC: any dtype.
@@ -142,7 +158,9 @@ def random_shift(picture_BHWC: Tensor, offset_2B: Tensor, pad: int) -> Tensor:
         pad: pixels.
     """
     batch, height, width, _ = picture_BHWC.shape
-    steps_H, steps_W = (torch.arange(size, device=picture_BHWC.device) - pad for size in (height, width))
+    steps_H, steps_W = (
+        torch.arange(size, device=picture_BHWC.device) - pad for size in (height, width)
+    )
     rows_BH = (steps_H + offset_2B[0][:, None]).clamp(0, height - 1)
     columns_BW = (steps_W + offset_2B[1][:, None]).clamp(0, width - 1)
     row_B11 = torch.arange(batch, device=picture_BHWC.device)[:, None, None]
@@ -155,7 +173,10 @@ def shifted(seen: Seen, pad: int, generator: torch.Generator) -> Seen:
         return seen
     offset_2B = torch.randint(2 * pad + 1, (2, len(seen.vector_BO)), generator=generator)
     device = seen.vector_BO.device
-    pictures = {name: random_shift(picture, offset_2B.to(device), pad) for name, picture in seen.pictures.items()}
+    pictures = {
+        name: random_shift(picture, offset_2B.to(device), pad)
+        for name, picture in seen.pictures.items()
+    }
     return seen._replace(pictures=pictures)
 
 
@@ -168,7 +189,8 @@ def augmented(batch: Transitions, pad: int, generator: torch.Generator) -> Trans
 
 
 def _convolutions(channels: tuple[int, ...], name: str, height: int, width: int) -> nn.Sequential:
-    """SERL's small encoder: 3 x 3 convolutions that go in steps of 2, without padding, each with ReLU [C]."""
+    """SERL's small encoder: 3 x 3 convolutions that go in steps of 2, without padding, each with
+    ReLU [C]."""
     smallest = 2 ** (len(channels) + 1) - 1
     if min(height, width) < smallest:
         raise HandoffError(

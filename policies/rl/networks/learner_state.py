@@ -1,4 +1,5 @@
-"""What a learner is saved as: weights, optimisers and the number of its updates, from which its chance comes."""
+"""What a learner is saved as: weights, optimisers and the number of its updates, from which its
+chance comes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from typing import Any
 from torch import nn
 
 
-def learner_state(networks: nn.Module, optimizers: Mapping[str, Any], updates: int) -> dict[str, Any]:
+def learner_state(
+    networks: nn.Module, optimizers: Mapping[str, Any], updates: int
+) -> dict[str, Any]:
     """All that a learner's next update depends on, for `load_learner_state`."""
     return {
         "networks": networks.state_dict(),
@@ -17,7 +20,9 @@ def learner_state(networks: nn.Module, optimizers: Mapping[str, Any], updates: i
     }
 
 
-def load_learner_state(state: Mapping[str, Any], networks: nn.Module, optimizers: Mapping[str, Any]) -> int:
+def load_learner_state(
+    state: Mapping[str, Any], networks: nn.Module, optimizers: Mapping[str, Any]
+) -> int:
     """Puts `learner_state` into networks and optimisers; returns the number of updates."""
     networks.load_state_dict(state["networks"])
     for name, optimizer in optimizers.items():

@@ -1,8 +1,10 @@
-"""Exploration that differs from world to world: in some it hardly strays from what is known, in others far.
+"""Exploration that differs from world to world: in some it hardly strays from what is known, in
+others far.
 
-So that no single deviation has to be found for a task, FastTD3 (arXiv 2505.22642) draws every world's anew with every
-episode, and PQL (arXiv 2307.12983) spreads them over the worlds for good. Both are followed as released; noise is
-normal, drawn anew at every step, and actions are clipped to their bounds, as in PQL: FastTD3 leaves that to its worlds.
+So that no single deviation has to be found for a task, FastTD3 (arXiv 2505.22642) draws every
+world's anew with every episode, and PQL (arXiv 2307.12983) spreads them over the worlds for good.
+Both are followed as released; noise is normal, drawn anew at every step, and actions are clipped to
+their bounds, as in PQL: FastTD3 leaves that to its worlds.
 
 Shape suffixes: N worlds, A action.
 """
@@ -16,9 +18,11 @@ from robots.errors import HandoffError
 
 
 def ladder(config: MixedNoiseConfig, worlds: int) -> np.ndarray:
-    """(N,) deviations that rise from `low` in the first world to `high` in the last; a single world has `high`.
+    """(N,) deviations that rise from `low` in the first world to `high` in the last; a single world
+    has `high`.
 
-    PQL: s_i = low + (i - 1) / (N - 1) (high - low); geometric: low (high / low)^((i - 1) / (N - 1)).
+    PQL: s_i = low + (i - 1) / (N - 1) (high - low); geometric: low (high / low)^((i - 1) / (N -
+    1)).
 
     Args:
         config: bounds; `spread` says whether differences or ratios are even.
@@ -50,9 +54,11 @@ class MixedNoise:
         """[action units]; with a uniform spread drawn when episodes begin."""
 
     def begin(self, began_N: np.ndarray, draw: np.random.Generator) -> None:
-        """Episodes begin in the worlds `began_N` (N,) bool: with a uniform spread their deviations are drawn anew.
+        """Episodes begin in the worlds `began_N` (N,) bool: with a uniform spread their deviations
+        are drawn anew.
 
-        As many numbers are drawn whatever worlds these are, so that one world's chance does not hang on another's end.
+        As many numbers are drawn whatever worlds these are, so that one world's chance does not
+        hang on another's end.
         """
         if self.config.spread == "uniform":
             drawn_N = draw.uniform(self.config.low, self.config.high, len(self.deviation_N))

@@ -1,13 +1,16 @@
-"""FastTD3: TD3 with distributional critics for many worlds and large batches (Seo et al., arXiv 2505.22642).
+"""FastTD3: TD3 with distributional critics for many worlds and large batches (Seo et al., arXiv
+2505.22642).
 
-PQL (Li et al., arXiv 2307.12983) is the same learner with other options (`policies.rl.off_policy.fast_td3_config.pql`).
+PQL (Li et al., arXiv 2307.12983) is the same learner with other options
+(`policies.rl.off_policy.fast_td3_config.pql`).
 
-Followed is the released code where it differs from the paper. The target is the whole projected distribution of the
-critic whose projection has the lower mean; the actor climbs the lower of the two means. There is no target actor. The
-policy is updated after every second critic update, on the same batch. What differs from the code: running statistics
-of observations count what is seen in the worlds, as in PQL, where FastTD3 counts every replayed batch as well;
-minibatches are drawn from all steps alike, not equally many of each world; weights begin orthogonal but for the
-actor's last layer; everything is float32.
+Followed is the released code where it differs from the paper. The target is the whole projected
+distribution of the critic whose projection has the lower mean; the actor climbs the lower of the
+two means. There is no target actor. The policy is updated after every second critic update, on the
+same batch. What differs from the code: running statistics of observations count what is seen in the
+worlds, as in PQL, where FastTD3 counts every replayed batch as well; minibatches are drawn from all
+steps alike, not equally many of each world; weights begin orthogonal but for the actor's last
+layer; everything is float32.
 
 Shape suffixes: B batch, N worlds, E critics, K atoms, O observation, F features, A action.
 """
@@ -59,9 +62,11 @@ class FastTd3Networks(nn.Module):
 
 
 class FastTd3:
-    """The learner: networks, optimisers, a count of its critic updates, statistics of what was seen, exploration.
+    """The learner: networks, optimisers, a count of its critic updates, statistics of what was
+    seen, exploration.
 
-    An update's chance comes from the seed and the count, so it can be repeated; that of acting is an argument.
+    An update's chance comes from the seed and the count, so it can be repeated; that of acting is
+    an argument.
 
     Args:
         config: options.
@@ -86,7 +91,9 @@ class FastTd3:
         self.statistics = MomentStatistics((sizes.observation,))
         net = self.networks
         self.optimizers: dict[str, Optimizer] = {
-            name: torch.optim.AdamW(one.parameters(), rate, weight_decay=config.weight_decay, fused=True)
+            name: torch.optim.AdamW(
+                one.parameters(), rate, weight_decay=config.weight_decay, fused=True
+            )
             for name, one, rate in (
                 ("critic", net.critic, config.learning_rate),
                 ("actor", net.actor, config.actor_learning_rate),
@@ -96,8 +103,11 @@ class FastTd3:
         """Of the critics."""
         self._generator = torch.Generator()
 
-    def observe(self, vector_NO: np.ndarray, began_N: np.ndarray, draw: np.random.Generator) -> None:
-        """What is seen in all worlds before they are acted in with exploration, and where episodes begin.
+    def observe(
+        self, vector_NO: np.ndarray, began_N: np.ndarray, draw: np.random.Generator
+    ) -> None:
+        """What is seen in all worlds before they are acted in with exploration, and where episodes
+        begin.
 
         Args:
             vector_NO: in physical units; the running statistics count it.
@@ -112,17 +122,23 @@ class FastTd3:
             self.statistics.update(vector_NO)
             features = self.networks.features
             features.centre.copy_(torch.from_numpy(self.statistics.mean))
-            features.half_range.copy_(torch.from_numpy(self.statistics.deviation + NORMALISER_FLOOR))
+            features.half_range.copy_(
+                torch.from_numpy(self.statistics.deviation + NORMALISER_FLOOR)
+            )
 
     @torch.no_grad()
     def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1] for observations (N, O): with every world's noise, or without `draw` none."""
-        features_NF = self.networks.features(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))
+        """(N, A) actions in [-1, 1] for observations (N, O): with every world's noise, or without
+        `draw` none."""
+        features_NF = self.networks.features(
+            torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))
+        )
         action_NA = self.networks.action(features_NF).numpy()
         return action_NA if draw is None else self.noise.added(action_NA, draw)
 
     def update(self, minibatches: Sequence[Transitions]) -> dict[str, Tensor]:
-        """One critic update per minibatch, and behind it a policy update on the same one where it is due."""
+        """One critic update per minibatch, and behind it a policy update on the same one where it
+        is due."""
         metrics: dict[str, Tensor] = {}
         for batch in minibatches:
             self._generator.manual_seed(_seed_of(self.seed, self.updates))
@@ -138,28 +154,37 @@ class FastTd3:
 
     @property
     def policy_updates(self) -> int:
-        """Made so far: what the ratio gives for the count of critic updates, so neither rounding nor a resumed run
-        can gain or lose one."""
+        """Made so far: what the ratio gives for the count of critic updates, so neither rounding
+        nor a resumed run can gain or lose one."""
         return math.floor(self.updates / self.config.critic_per_policy + 1e-9)
 
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """Sum over both critics of the mean cross-entropy to the target's distribution [nat], and what it tells."""
+        """Sum over both critics of the mean cross-entropy to the target's distribution [nat], and
+        what it tells."""
         net = self.networks
         target_BK = self.target(batch)
         inputs = torch.cat([net.features(batch.seen.vector_BO), batch.action_BA], dim=1)
         loss = cross_entropy(net.critic(inputs), target_BK).mean(dim=1).sum()
-        return loss, {"critic_loss": loss.detach(), "target": mean_value(target_BK, net.atoms_K).mean()}
+        return loss, {
+            "critic_loss": loss.detach(),
+            "target": mean_value(target_BK, net.atoms_K).mean(),
+        }
 
     @torch.no_grad()
     def target(self, batch: Transitions) -> Tensor:
-        """(B, K): for every row the projected distribution of the target critic whose projection has the lower mean."""
+        """(B, K): for every row the projected distribution of the target critic whose projection
+        has the lower mean."""
         net, config = self.networks, self.config
         after_BF = net.features(batch.next_seen.vector_BO)
-        noise_BA = torch.randn(batch.action_BA.shape, generator=self._generator) * config.target_noise
+        noise_BA = (
+            torch.randn(batch.action_BA.shape, generator=self._generator) * config.target_noise
+        )
         noise_BA = noise_BA.clamp(-config.target_noise_clip, config.target_noise_clip)
         action_BA = (net.action(after_BF) + noise_BA).clamp(-1.0, 1.0)
         next_EBK = torch.softmax(net.critic_target(torch.cat([after_BF, action_BA], dim=1)), dim=-1)
-        projected = [project(next_BK, batch.reward_B, batch.discount_B, net.atoms_K) for next_BK in next_EBK]
+        projected = [
+            project(next_BK, batch.reward_B, batch.discount_B, net.atoms_K) for next_BK in next_EBK
+        ]
         return lower_mean(torch.stack(projected), net.atoms_K)
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
@@ -171,8 +196,12 @@ class FastTd3:
         return loss, {"actor_loss": loss.detach()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimisers, count, statistics and the worlds' deviations; all that the next update depends on."""
-        seen = {name: torch.from_numpy(np.array(getattr(self.statistics, name))) for name in ("mean", "squares")}
+        """Weights, optimisers, count, statistics and the worlds' deviations; all that the next
+        update depends on."""
+        seen = {
+            name: torch.from_numpy(np.array(getattr(self.statistics, name)))
+            for name in ("mean", "squares")
+        }
         return {
             **learner_state(self.networks, self.optimizers, self.updates),
             "statistics": {"count": self.statistics.count, **seen},
@@ -214,7 +243,8 @@ class FastTd3:
 
 
 def lower_mean(probability_EBK: Tensor, atoms_K: Tensor) -> Tensor:
-    """(B, K): of every row the whole distribution of the member with the lowest mean, never a mixture of several."""
+    """(B, K): of every row the whole distribution of the member with the lowest mean, never a
+    mixture of several."""
     lowest_B = mean_value(probability_EBK, atoms_K).argmin(dim=0)
     return probability_EBK[lowest_B, torch.arange(len(lowest_B))]
 

@@ -1,7 +1,9 @@
-"""Options of FastTD3 and PQL, and of learning a state task from nothing in simulated worlds. Imports without torch.
+"""Options of FastTD3 and PQL, and of learning a state task from nothing in simulated worlds.
+Imports without torch.
 
-Every default names its source: [C] is FastTD3's released code (arXiv 2505.22642), for HumanoidBench; [Q] that of PQL
-(arXiv 2307.12983). Both are for thousands of worlds on a GPU; `configs/reach_fast_td3.yaml` has a laptop's sizes.
+Every default names its source: [C] is FastTD3's released code (arXiv 2505.22642), for
+HumanoidBench; [Q] that of PQL (arXiv 2307.12983). Both are for thousands of worlds on a GPU;
+`configs/reach_fast_td3.yaml` has a laptop's sizes.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from robots.errors import HandoffError
 
 @config
 class MixedNoiseConfig:
-    """Exploration: every world has a deviation of its own; see `policies.rl.off_policy.exploration_noise`."""
+    """Exploration: every world has a deviation of its own; see
+    `policies.rl.off_policy.exploration_noise`."""
 
     spread: Literal["uniform", "linear", "geometric"] = "uniform"
-    """`uniform`: drawn between the bounds, anew with every episode [C]; `linear`: evenly from the first world to the
-    last, for good [Q]; `geometric`: likewise, with even ratios (ours: half of the worlds lie below sqrt(low high))."""
+    """`uniform`: drawn between the bounds, anew with every episode [C]; `linear`: evenly from the
+    first world to the last, for good [Q]; `geometric`: likewise, with even ratios (ours: half of
+    the worlds lie below sqrt(low high))."""
     low: float = 0.001
     """Smallest deviation [action units]; .001 [C], .05 [Q]."""
     high: float = 0.4
@@ -37,7 +41,8 @@ class MixedNoiseConfig:
 
 @config
 class FastTd3Config:
-    """TD3 with distributional critics for many worlds and large batches; the defaults are FastTD3's [C]."""
+    """TD3 with distributional critics for many worlds and large batches; the defaults are FastTD3's
+    [C]."""
 
     critic: MlpSizes = MlpSizes(hidden=(1024, 512, 256), activation="relu", layer_norm=False)
     """Of both critics [C]; PQL has 512, 256, 128 with ELU [Q]."""
@@ -57,17 +62,20 @@ class FastTd3Config:
     max_grad_norm: float | None = None
     """Gradients are scaled down to this norm where it is larger; None leaves them [C]. .5 [Q]."""
     tau: float = 0.1
-    """Share of the critics that every critic update moves into their targets [C]; .05 [Q]. The actor has no target."""
+    """Share of the critics that every critic update moves into their targets [C]; .05 [Q]. The
+    actor has no target."""
     target_noise: float = 0.001
     """Deviation of the noise on the target's action [action units] [C]; .8 [Q]."""
     target_noise_clip: float = 0.5
     """Its bound [C]; .2 [Q]."""
     critic_per_policy: float = 2.0
-    """Critic updates per policy update: 1 / beta_p:v. 2 [C, Q]; counts are exact for fractions, too."""
+    """Critic updates per policy update: 1 / beta_p:v. 2 [C, Q]; counts are exact for fractions,
+    too."""
     init_scale: float = 0.01
     """Deviation of the initial weights of the actor's last layer [C]."""
     normalise: bool = True
-    """Whether observations are shown less their running mean, over their running deviation [C, Q]."""
+    """Whether observations are shown less their running mean, over their running deviation [C,
+    Q]."""
     noise: MixedNoiseConfig = MixedNoiseConfig()
 
     def __post_init__(self) -> None:
@@ -80,7 +88,8 @@ class FastTd3Config:
 
 @config
 class ReinforceConfig:
-    """A state task learned from nothing: worlds, data and learner in lockstep (`policies.rl.off_policy.train`)."""
+    """A state task learned from nothing: worlds, data and learner in lockstep
+    (`policies.rl.off_policy.train`)."""
 
     learner: FastTd3Config = field(default_factory=FastTd3Config)
     fields: tuple[str, ...] = ()
@@ -94,9 +103,11 @@ class ReinforceConfig:
     discount: float = 0.99
     """Per control period [C, Q]."""
     n_step: int = 1
-    """Rewards summed up before a value is looked at, fewer where an episode ends [C]; 8 in MTBench [C], 3 [Q]."""
+    """Rewards summed up before a value is looked at, fewer where an episode ends [C]; 8 in MTBench
+    [C], 3 [Q]."""
     critic_per_collection: float = 2.0
-    """Critic updates per step of all worlds: 1 / beta_a:v. 2 [C], 8 [Q]; counts are exact for fractions, too."""
+    """Critic updates per step of all worlds: 1 / beta_a:v. 2 [C], 8 [Q]; counts are exact for
+    fractions, too."""
     learning_starts: int = 10
     """Collections before the first update [C]; 32 [Q]."""
     random_collections: int = 0
@@ -133,8 +144,9 @@ def fast_td3() -> ReinforceConfig:
 def pql() -> ReinforceConfig:
     """PQL's options [Q], with its distributional critics.
 
-    Two things are FastTD3's: the target is one critic's whole distribution, where PQL's code takes the lesser
-    probability of every atom, which sums up to less than 1; and layers end in ReLU, not ELU.
+    Two things are FastTD3's: the target is one critic's whole distribution, where PQL's code takes
+    the lesser probability of every atom, which sums up to less than 1; and layers end in ReLU, not
+    ELU.
     """
     layers = MlpSizes(hidden=(512, 256, 128), activation="relu", layer_norm=False)
     learner = FastTd3Config(

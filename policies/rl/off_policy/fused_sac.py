@@ -1,8 +1,10 @@
-"""The plain form of a SAC update without autograd: the losses of `Sac.critic_loss` and `Sac.actor_loss`, by hand.
+"""The plain form of a SAC update without autograd: the losses of `Sac.critic_loss` and
+`Sac.actor_loss`, by hand.
 
-After every matrix product the processor's caches hold little of torch's own code, so each small operation costs about
-ten microseconds whatever it computes; autograd and general code make three times as many of them. The chance is drawn
-in the same order, so both forms make the same update up to rounding. Whatever a learner overrides or replaces is
+After every matrix product the processor's caches hold little of torch's own code, so each small
+operation costs about ten microseconds whatever it computes; autograd and general code make three
+times as many of them. The chance is drawn in the same order, so both forms make the same update up
+to rounding. Whatever a learner overrides or replaces is
 respected: `Sac` then leaves it to autograd.
 
 Shape suffixes: B batch, E members, F features, A action, D outputs of the actor.
@@ -18,7 +20,15 @@ from torch import Tensor
 
 from policies.rl.networks.adam import Adam, Optimizer
 from policies.rl.networks.ensemble import EnsembleMlp
-from policies.rl.networks.fused_mlp import Form, Layers, Member, Passed, backward, forward, members_of
+from policies.rl.networks.fused_mlp import (
+    Form,
+    Layers,
+    Member,
+    Passed,
+    backward,
+    forward,
+    members_of,
+)
 from policies.rl.off_policy.tanh_gaussian import tanh_normal, tanh_normal_gradient
 from policies.rl.replay.transitions import Transitions
 
@@ -36,7 +46,9 @@ class NetworkByHand:
     """
 
     def __init__(self, network: EnsembleMlp) -> None:
-        self.form = Form(network.sizes.activation, network.sizes.layer_norm, tuple(range(network.members)))
+        self.form = Form(
+            network.sizes.activation, network.sizes.layer_norm, tuple(range(network.members))
+        )
         kinds = network.layers()
         self.parameters = [parameter for kind in kinds for parameter in kind]
         self.pointers = [parameter.data_ptr() for parameter in self.parameters]
@@ -47,7 +59,9 @@ class NetworkByHand:
 
     def is_of(self, network: EnsembleMlp) -> bool:
         """Whether the views still are those of the network's parameters."""
-        return self.pointers == [parameter.data_ptr() for kind in network.layers() for parameter in kind]
+        return self.pointers == [
+            parameter.data_ptr() for kind in network.layers() for parameter in kind
+        ]
 
     def answer(self, member: int, inputs: Tensor) -> tuple[Tensor, list[Passed]]:
         """(B, U), and the tape for `pass_back`."""
@@ -55,9 +69,15 @@ class NetworkByHand:
         return forward(self.form, self.members[member], inputs, tape), tape
 
     def pass_back(
-        self, member: int, tape: list[Passed], gradient: Tensor, learns: bool, inputs_from: int | None = None
+        self,
+        member: int,
+        tape: list[Passed],
+        gradient: Tensor,
+        learns: bool,
+        inputs_from: int | None = None,
     ) -> Tensor | None:
-        """See `policies.rl.networks.fused_mlp.backward`; what learns writes into the parameters' gradients."""
+        """See `policies.rl.networks.fused_mlp.backward`; what learns writes into the parameters'
+        gradients."""
         into: Member | None = self.into[member] if learns else None
         return backward(self.form, self.members[member], tape, gradient, into, inputs_from)
 
@@ -112,7 +132,11 @@ class StepsByHand:
     def fits(self) -> bool:
         """Whether the networks are still where they were."""
         net = self.sac.networks
-        pairs = ((self.critic, net.critic), (self.target, net.critic_target), (self.actor, net.actor.network))
+        pairs = (
+            (self.critic, net.critic),
+            (self.target, net.critic_target),
+            (self.actor, net.actor.network),
+        )
         return all(own.is_of(network) for own, network in pairs)
 
     @torch.no_grad()
@@ -154,17 +178,25 @@ class StepsByHand:
         self.actor.step(optimizer)
         entropy = draw.log_prob_B.mean().neg_()
         sac.step_temperature(temperature, entropy)
-        return {"actor_loss": -temperature * entropy - value, "entropy": entropy, "temperature": temperature}
+        return {
+            "actor_loss": -temperature * entropy - value,
+            "entropy": entropy,
+            "temperature": temperature,
+        }
 
     def _target(self, batch: Transitions) -> Tensor:
         """(B,) of the critics; `Sac.next_value` and Bellman's equation."""
         sac, config = self.sac, self.sac.config
         features_BF = sac.features(batch.next_seen)
         out_BD = forward(self.actor.form, self.actor.members[0], features_BF)
-        draw, _ = tanh_normal(out_BD, sac._noise(len(features_BF)), sac.networks.actor.bounds, config.backup_entropy)
+        draw, _ = tanh_normal(
+            out_BD, sac._noise(len(features_BF)), sac.networks.actor.bounds, config.backup_entropy
+        )
         inputs = torch.cat([features_BF, draw.action_BA], dim=1)
         asked = range(config.critics) if (members := sac.subset()) is None else members.tolist()
-        values = [forward(self.target.form, self.target.members[member], inputs) for member in asked]
+        values = [
+            forward(self.target.form, self.target.members[member], inputs) for member in asked
+        ]
         least_B = values[0][:, 0]
         for value_B1 in values[1:]:
             least_B = torch.minimum(least_B, value_B1[:, 0])
@@ -173,7 +205,8 @@ class StepsByHand:
         return torch.addcmul(batch.reward_B, batch.discount_B, least_B)
 
     def _climbed(self, inputs: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Mean over the batch of what the actor climbs, and minus its gradient by the inputs from `first` on."""
+        """Mean over the batch of what the actor climbs, and minus its gradient by the inputs from
+        `first` on."""
         critic, rows, mean = self.critic, len(inputs), self.sac.config.actor_value == "mean"
         members = range(len(critic.members))
         share_B1 = torch.full((rows, 1), -1.0 / (rows * len(members)))
@@ -183,7 +216,9 @@ class StepsByHand:
             values.append(value_B1)
             if mean:
                 # At once, while the member's activations are in the cache.
-                parts.append(critic.pass_back(member, tape, share_B1, learns=False, inputs_from=first))
+                parts.append(
+                    critic.pass_back(member, tape, share_B1, learns=False, inputs_from=first)
+                )
             else:
                 tapes.append(tape)
         value_BE = torch.cat(values, dim=1)
@@ -194,6 +229,8 @@ class StepsByHand:
             share_BE = chosen_BE / (chosen_BE.sum(dim=1, keepdim=True) * -rows)
             for member, tape in enumerate(tapes):
                 share_B1 = share_BE[:, member : member + 1]
-                parts.append(critic.pass_back(member, tape, share_B1, learns=False, inputs_from=first))
+                parts.append(
+                    critic.pass_back(member, tape, share_B1, learns=False, inputs_from=first)
+                )
             value_BE = least_B1
         return value_BE.mean(), torch.stack(parts).sum(0)  # type: ignore[arg-type]

@@ -1,12 +1,13 @@
 """gSDE: exploration by a random matrix that is kept for a while (Raffin et al., arXiv 2005.05719).
 
-A raw action is mu(s) + Theta^T phi(s) with phi the actor's last hidden layer and Theta ~ N(0, S^2), one deviation per
-feature and entry of the action; tanh lies on top. Between draws of Theta the action is a function of the state, so a
-robot moves smoothly.
+A raw action is mu(s) + Theta^T phi(s) with phi the actor's last hidden layer and Theta ~ N(0, S^2),
+one deviation per feature and entry of the action; tanh lies on top. Between draws of Theta the
+action is a function of the state, so a robot moves smoothly.
 
-Over Theta, a raw action is N(mu, phi^2 S^2). Updates draw from this law, row by row: the loss has the same mean as with
-one Theta for a batch (stable-baselines3), and less variance. As there, phi is detached in the variance unless
-`gsde_learn_features` says otherwise; the code of its SAC does let it learn.
+Over Theta, a raw action is N(mu, phi^2 S^2). Updates draw from this law, row by row: the loss has
+the same mean as with one Theta for a batch (stable-baselines3), and less variance. As there, phi is
+detached in the variance unless `gsde_learn_features` says otherwise; the code of its SAC does let
+it learn.
 
 Shape suffixes: B batch, N worlds, F inputs, P features, A action.
 """
@@ -43,16 +44,24 @@ class GsdeActor(nn.Module):
 
     def __init__(self, features: int, actions: int, config: SacConfig) -> None:
         super().__init__()
-        self.actions, self.learn_features, self.expln = actions, config.gsde_learn_features, config.gsde_expln
+        self.actions, self.learn_features, self.expln = (
+            actions,
+            config.gsde_learn_features,
+            config.gsde_expln,
+        )
         self.network = EnsembleMlp(1, features, config.actor, actions, config.final_scale)
-        self.log_std_PA = nn.Parameter(torch.full((config.actor.hidden[-1], actions), config.gsde_log_std_init))
+        self.log_std_PA = nn.Parameter(
+            torch.full((config.actor.hidden[-1], actions), config.gsde_log_std_init)
+        )
 
     def deviations(self) -> Tensor:
         """(P, A) S: exp of the parameters, or expln, which grows slowly above 0."""
         if not self.expln:
             return self.log_std_PA.exp()
         negative = self.log_std_PA.clamp(max=0.0).exp()
-        return torch.where(self.log_std_PA > 0.0, 1.0 + torch.log1p(self.log_std_PA.clamp(min=0.0)), negative)
+        return torch.where(
+            self.log_std_PA > 0.0, 1.0 + torch.log1p(self.log_std_PA.clamp(min=0.0)), negative
+        )
 
     def mean_and_features(self, features_BF: Tensor) -> tuple[Tensor, Tensor]:
         """mu (B, A) before tanh, and phi (B, P) as exploration sees it."""
@@ -67,7 +76,8 @@ class GsdeActor(nn.Module):
         return mean_BA, 0.5 * torch.log(variance_BA + FLOOR)
 
     def sample(self, features_BF: Tensor, noise_BA: Tensor) -> Draw:
-        """Reparameterised actions for standard normal `noise_BA`, a Theta of its own for every row."""
+        """Reparameterised actions for standard normal `noise_BA`, a Theta of its own for every
+        row."""
         mean_BA, log_std_BA = self.moments(features_BF)
         raw_BA = torch.addcmul(mean_BA, log_std_BA.exp(), noise_BA)
         return Draw(torch.tanh(raw_BA), tanh_normal_log_prob(noise_BA, log_std_BA, raw_BA))
@@ -119,14 +129,19 @@ class GsdeSac(Sac):
 
     @torch.no_grad()
     def act_on(self, seen: Seen, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1]: exploring with the present Theta, or without `draw` the policy's mode.
+        """(N, A) actions in [-1, 1]: exploring with the present Theta, or without `draw` the
+        policy's mode.
 
         `draw` is used when Theta is due: after `gsde` calls, or when the number of rows changes.
         """
         if draw is None:
             return super().act_on(seen)
         features_NF = self.features(seen)
-        if self._theta_NPA is None or len(self._theta_NPA) != len(features_NF) or self._age >= self.config.gsde:
+        if (
+            self._theta_NPA is None
+            or len(self._theta_NPA) != len(features_NF)
+            or self._age >= self.config.gsde
+        ):
             deviations = self.actor.deviations()
             noise = draw.standard_normal((len(features_NF), *deviations.shape), dtype=np.float32)
             self._theta_NPA, self._age = torch.from_numpy(noise) * deviations, 0

@@ -1,10 +1,12 @@
-"""JSRL: a guide acts first, the learner afterwards, and the guide less and less (Uchendu et al., arXiv 2204.02372).
+"""JSRL: a guide acts first, the learner afterwards, and the guide less and less (Uchendu et al.,
+arXiv 2204.02372).
 
-Two ways to make it less: a curriculum, whose stages advance while the evaluated return holds, or a length drawn anew
-for every episode. All steps are data for the learner, whoever acted.
+Two ways to make it less: a curriculum, whose stages advance while the evaluated return holds, or a
+length drawn anew for every episode. All steps are data for the learner, whoever acted.
 
-Followed is the paper: the guide acts for the first H steps. A widely used code lets it act for H + 1. That code's rule
-for the curriculum is kept: the first evaluation sets what is to be held, and every later one that holds it, within the
+Followed is the paper: the guide acts for the first H steps. A widely used code lets it act for H +
+1. That code's rule for the curriculum is kept: the first evaluation sets what is to be held, and
+   every later one that holds it, within the
 tolerance, advances by one stage.
 
 Shape suffixes: N worlds, A action.
@@ -31,7 +33,8 @@ class JsrlConfig:
     stages: int = 10
     """Stages in which H goes from `max_horizon` to 0 [C]."""
     tolerance: float = 0.0
-    """Share of the best moving return by which a stage's return may lie below it, and advance [C: 0]."""
+    """Share of the best moving return by which a stage's return may lie below it, and advance [C:
+    0]."""
     window: int = 1
     """Evaluations in the moving return [C: 1]."""
     evaluate_every: int = 1000
@@ -45,7 +48,8 @@ class GuideSchedule:
 
     Args:
         config: see there.
-        seed: of the lengths of `random`; the length of an episode depends on nothing but it and the episode's number.
+        seed: of the lengths of `random`; the length of an episode depends on nothing but it and the
+            episode's number.
 
     Raises:
         HandoffError: no stages, no window, or a negative horizon.
@@ -58,7 +62,9 @@ class GuideSchedule:
                 "least 1, 1 and 0."
             )
         self.config, self.seed = config, seed
-        self.horizons = np.linspace(config.max_horizon, 0, config.stages + 1).round().astype(np.int64)
+        self.horizons = (
+            np.linspace(config.max_horizon, 0, config.stages + 1).round().astype(np.int64)
+        )
         """(stages + 1,) H of every stage, the last 0."""
         self.stage = 0
         self.best = -np.inf
@@ -71,10 +77,15 @@ class GuideSchedule:
         if self.config.variant == "curriculum":
             return np.full(len(episode_N), self.horizons[self.stage])
         high = self.config.max_horizon + 1
-        return np.array([np.random.default_rng([self.seed, int(one)]).integers(high) for one in episode_N])
+        return np.array(
+            [np.random.default_rng([self.seed, int(one)]).integers(high) for one in episode_N]
+        )
 
-    def act(self, episode_N: np.ndarray, number_N: np.ndarray, guide_NA: np.ndarray, own_NA: np.ndarray) -> np.ndarray:
-        """(N, A) the guide's actions in the first H steps of an episode, the learner's own after them.
+    def act(
+        self, episode_N: np.ndarray, number_N: np.ndarray, guide_NA: np.ndarray, own_NA: np.ndarray
+    ) -> np.ndarray:
+        """(N, A) the guide's actions in the first H steps of an episode, the learner's own after
+        them.
 
         Args:
             episode_N: numbers of the episodes.
@@ -85,7 +96,8 @@ class GuideSchedule:
         return np.where((number_N < self.horizon(episode_N))[:, None], guide_NA, own_NA)
 
     def evaluated(self, mean_return: float) -> bool:
-        """Takes note of an evaluation of guide and learner together, and says whether the curriculum advanced.
+        """Takes note of an evaluation of guide and learner together, and says whether the
+        curriculum advanced.
 
         Args:
             mean_return: over `episodes` episodes of the present stage.
@@ -96,7 +108,9 @@ class GuideSchedule:
         if len(self.returns) < self.config.window or self.stage == len(self.horizons) - 1:
             return False
         moving = float(np.mean(self.returns))
-        advances = np.isfinite(self.best) and moving >= self.best - self.config.tolerance * abs(self.best)
+        advances = np.isfinite(self.best) and moving >= self.best - self.config.tolerance * abs(
+            self.best
+        )
         self.best = max(self.best, moving)
         self.stage += int(advances)
         return bool(advances)

@@ -1,4 +1,5 @@
-"""Learner and worlds in lockstep, in one process: every run repeats itself. The form in which learners are tested.
+"""Learner and worlds in lockstep, in one process: every run repeats itself. The form in which
+learners are tested.
 
 Between processes, where the actor never waits, the same learner runs in `policies.rl.hil.learner`.
 """
@@ -46,7 +47,8 @@ class OnlineConfig:
     batch_size: int = 256
     """Transitions per minibatch, those of demonstrations among them."""
     demo_share: float = 0.5
-    """Share of every minibatch from the demonstration buffer (RLPD, HIL-SERL [C]); 0 does without."""
+    """Share of every minibatch from the demonstration buffer (RLPD, HIL-SERL [C]); 0 does
+    without."""
     updates_per_step: float = 1.0
     """Updates (each of `minibatches`) per step of the environment; fractions add up exactly."""
     minibatches: int = 1
@@ -86,7 +88,8 @@ class Batches:
         self.config, self.replay, self.demos = config, replay, demos
 
     def __call__(self, draw: np.random.Generator) -> Transitions:
-        """One minibatch; exactly `round(demo_share * batch_size)` rows come from the demonstrations.
+        """One minibatch; exactly `round(demo_share * batch_size)` rows come from the
+        demonstrations.
 
         While one of the buffers is empty the other gives all rows.
 
@@ -103,12 +106,15 @@ class Batches:
         if share < size:
             parts.append(self.replay.sample(size - share, draw))
         if share:
-            parts.append(self.demos.sample(share, draw)._replace(demo_B=torch.ones(share, dtype=torch.bool)))
+            parts.append(
+                self.demos.sample(share, draw)._replace(demo_B=torch.ones(share, dtype=torch.bool))
+            )
         return parts[0] if len(parts) == 1 else concatenated(parts)
 
 
 class Progressed(NamedTuple):
-    """Where an online run stands: with learner, replay and worlds all that its next step depends on."""
+    """Where an online run stands: with learner, replay and worlds all that its next step depends
+    on."""
 
     steps: int = 0
     """Of the environment, over all worlds."""
@@ -134,17 +140,20 @@ def learn(
 ) -> Progressed:
     """Collects and learns in turn until `steps` steps of the environment have been made.
 
-    Chance comes from the seed and the counts alone, so a run that goes on from its learner's and buffers'
-    `state_dict`, the worlds as they were and `begin` repeats bit by bit what it would have done.
+    Chance comes from the seed and the counts alone, so a run that goes on from its learner's and
+    buffers' `state_dict`, the worlds as they were and `begin` repeats bit by bit what it would have
+    done.
 
     Args:
         learner: acts and learns.
         batches: what it learns from; its replay is filled here.
-        collect: makes one step in every world with the learner's (or a person's) actions and returns them.
+        collect: makes one step in every world with the learner's (or a person's) actions and
+            returns them.
         config: how often to learn.
         steps: of the environment, over all worlds, those before `begin` among them.
         seed: of exploration and minibatches.
-        watch: told after every step how far the run is, and what the last update said (nothing before the first).
+        watch: told after every step how far the run is, and what the last update said (nothing
+            before the first).
         begin: what an earlier call returned; None begins anew.
 
     Returns:
@@ -176,4 +185,8 @@ class _Uniform:
     def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
         """See `Learner.act`; without `draw` the learner's own."""
         action_NA = self.learner.act(vector_NO, draw)
-        return action_NA if draw is None else draw.uniform(-1.0, 1.0, action_NA.shape).astype(np.float32)
+        return (
+            action_NA
+            if draw is None
+            else draw.uniform(-1.0, 1.0, action_NA.shape).astype(np.float32)
+        )

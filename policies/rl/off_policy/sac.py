@@ -1,8 +1,8 @@
 """The SAC core: RLPD, SERL, HIL-SERL, RLIF and WSRL's online part are options of it.
 
-Followed is the released code of HIL-SERL and RLPD: no entropy in the target and the mean of the critics for the
-actor, unless the options say otherwise. Within an update the actor sees the critics after their step, as in RLPD; the
-code of HIL-SERL takes both gradients at the old weights.
+Followed is the released code of HIL-SERL and RLPD: no entropy in the target and the mean of the
+critics for the actor, unless the options say otherwise. Within an update the actor sees the critics
+after their step, as in RLPD; the code of HIL-SERL takes both gradients at the old weights.
 
 Shape suffixes: B batch, E members, A action, C commands of the hand, F features.
 """
@@ -17,7 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from policies.rl.networks.adam import Adam, Optimizer
-from policies.rl.networks.critics import bellman_target, double_dqn_value, random_subset, squared_error
+from policies.rl.networks.critics import (
+    bellman_target,
+    double_dqn_value,
+    random_subset,
+    squared_error,
+)
 from policies.rl.networks.ensemble import EnsembleMlp, Features, move_towards
 from policies.rl.networks.image_encoder import augmented, looked_at
 from policies.rl.networks.learner_state import learner_state, load_learner_state
@@ -30,7 +35,8 @@ from policies.training.optimizer import ema_decay
 
 _OVERRIDABLE = ("critic_loss", "actor_loss", "next_value", "features", "target_features")
 _OVERRIDABLE += ("_update_critic", "_update_actor", "_step", "_noise")
-"""Members of `Sac` that its fused steps stand for: a learner that overrides one of them learns by autograd."""
+"""Members of `Sac` that its fused steps stand for: a learner that overrides one of them learns by
+autograd."""
 
 Metrics = dict[str, Tensor]
 """Scalars of one update, detached."""
@@ -48,11 +54,16 @@ class Sac:
         config: options.
         sizes: of the data.
         seed: of weights and noise.
-        backbones: frozen networks for the pictures; see `policies.rl.networks.image_encoder.Encoder`.
+        backbones: frozen networks for the pictures; see
+            `policies.rl.networks.image_encoder.Encoder`.
     """
 
     def __init__(
-        self, config: SacConfig, sizes: Sizes, seed: int = 0, backbones: Mapping[str, nn.Module] | None = None
+        self,
+        config: SacConfig,
+        sizes: Sizes,
+        seed: int = 0,
+        backbones: Mapping[str, nn.Module] | None = None,
     ) -> None:
         self.config, self.sizes, self.seed = config, sizes, seed
         with torch.random.fork_rng(devices=[]):
@@ -60,7 +71,9 @@ class Sac:
             self.networks = SacNetworks(config, sizes, backbones)
         net = self.networks
         self.continuous = net.actor.actions
-        self.target_entropy = -0.5 * self.continuous if config.target_entropy is None else config.target_entropy
+        self.target_entropy = (
+            -0.5 * self.continuous if config.target_entropy is None else config.target_entropy
+        )
         # Critics train the encoder, SAC's and the hand's each with moments of their own [C].
         encoder = [parameter for parameter in net.features.parameters() if parameter.requires_grad]
         self.optimizers: dict[str, Optimizer] = {
@@ -69,10 +82,13 @@ class Sac:
             "temperature": Adam([net.log_temperature], config.temperature_learning_rate),
         }
         if net.gripper is not None and config.gripper is not None:
-            self.optimizers["gripper"] = Adam([*net.gripper.parameters(), *encoder], config.gripper.learning_rate)
+            self.optimizers["gripper"] = Adam(
+                [*net.gripper.parameters(), *encoder], config.gripper.learning_rate
+            )
         self.updates = 0
         self.by_hand = True
-        """Whether the plain form's gradients come from `policies.rl.off_policy.fused_sac`, which is faster, or from autograd."""
+        """Whether the plain form's gradients come from `policies.rl.off_policy.fused_sac`, which is
+        faster, or from autograd."""
         self._steps: StepsByHand | None = None
         self._generator = torch.Generator()
 
@@ -82,7 +98,9 @@ class Sac:
         With U minibatches this is RLPD's update at U updates per data; HIL-SERL has two.
         """
         self._generator.manual_seed(_mixed(self.seed, self.updates))
-        minibatches = [augmented(batch, self.config.encoder.shift, self._generator) for batch in minibatches]
+        minibatches = [
+            augmented(batch, self.config.encoder.shift, self._generator) for batch in minibatches
+        ]
         metrics: Metrics = {}
         steps = self._steps_by_hand()
         for batch in minibatches:
@@ -105,8 +123,11 @@ class Sac:
 
     @torch.no_grad()
     def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1] for observations (N, O): drawn with `draw`, or without it the policy's mode."""
-        return self.act_on(Seen(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))), draw)
+        """(N, A) actions in [-1, 1] for observations (N, O): drawn with `draw`, or without it the
+        policy's mode."""
+        return self.act_on(
+            Seen(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))), draw
+        )
 
     @torch.no_grad()
     def act_on(self, seen: Seen, draw: np.random.Generator | None = None) -> np.ndarray:
@@ -136,17 +157,23 @@ class Sac:
         return looked_at(self.networks.features, seen)
 
     def target_features(self, seen: Seen) -> Tensor | None:
-        """(B, F) what the target critics are shown where an encoder learns; None: the same as all."""
+        """(B, F) what the target critics are shown where an encoder learns; None: the same as
+        all."""
         target = self.networks.features_target
         return None if target is None else looked_at(target, seen)
 
     def subset(self) -> Tensor | None:
         """Indices of the target critics to be asked, drawn; None of all."""
         size, members = self.config.subset, self.config.critics
-        return None if size is None or size >= members else random_subset(members, size, self._generator)
+        return (
+            None
+            if size is None or size >= members
+            else random_subset(members, size, self._generator)
+        )
 
     def next_value(self, features_BF: Tensor, target_BF: Tensor | None = None) -> Tensor:
-        """(B,) value of the next state under the policy, by the target critics, who see `target_BF` where given."""
+        """(B,) value of the next state under the policy, by the target critics, who see `target_BF`
+        where given."""
         config, net = self.config, self.networks
         draw = net.actor.sample(features_BF, self._noise(len(features_BF)))
         members = self.subset()
@@ -166,7 +193,11 @@ class Sac:
         inputs = torch.cat([self.features(batch.seen), action_BA], dim=1)
         value_EB = self.networks.critic(inputs)[..., 0]
         loss = squared_error(value_EB, target_B)
-        return loss, {"critic_loss": loss.detach(), "q": value_EB.detach().mean(), "target": target_B.mean()}
+        return loss, {
+            "critic_loss": loss.detach(),
+            "q": value_EB.detach().mean(),
+            "target": target_B.mean(),
+        }
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
         """The actor's loss on one minibatch, and what it tells."""
@@ -175,7 +206,9 @@ class Sac:
             features_BF = self.features(batch.seen)
         draw = net.actor.sample(features_BF, self._noise(batch.rows))
         value_EB = net.critic(torch.cat([features_BF, draw.action_BA], dim=1))[..., 0]
-        value_B = value_EB.mean(dim=0) if self.config.actor_value == "mean" else value_EB.amin(dim=0)
+        value_B = (
+            value_EB.mean(dim=0) if self.config.actor_value == "mean" else value_EB.amin(dim=0)
+        )
         loss = (net.log_temperature.detach().exp() * draw.log_prob_B - value_B).mean()
         return loss, {"actor_loss": loss.detach(), "entropy": -draw.log_prob_B.detach().mean()}
 
@@ -201,7 +234,9 @@ class Sac:
             reward_B = batch.reward_B + config.toggle_penalty * batch.toggles_B
             target_B = bellman_target(reward_B, batch.discount_B, value_B)
         command_B1 = (batch.action_BA[:, -1:].round() + 1).long()
-        loss = squared_error(net.gripper(self.features(batch.seen))[0].gather(1, command_B1)[:, 0], target_B)
+        loss = squared_error(
+            net.gripper(self.features(batch.seen))[0].gather(1, command_B1)[:, 0], target_B
+        )
         self._step("gripper", loss)
         move_towards(net.gripper_target, net.gripper, self.config.tau)
         return {"gripper_loss": loss.detach()}
@@ -233,7 +268,8 @@ class Sac:
 
 
 def _mixed(seed: int, number: int) -> int:
-    """A seed of 63 bits from two numbers (the finaliser of SplitMix64); NumPy's takes a tenth of a millisecond."""
+    """A seed of 63 bits from two numbers (the finaliser of SplitMix64); NumPy's takes a tenth of a
+    millisecond."""
     mixed = (seed * 0x9E3779B97F4A7C15 + number * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) % 2**64
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = ((mixed ^ (mixed >> shift)) * factor) % 2**64
@@ -241,13 +277,17 @@ def _mixed(seed: int, number: int) -> int:
 
 
 def steps_by_hand(sac: Sac) -> StepsByHand | None:
-    """The steps of a learner whose losses, networks and optimisers are SAC's own; None of another's."""
+    """The steps of a learner whose losses, networks and optimisers are SAC's own; None of
+    another's."""
     net, optimizers = sac.networks, sac.optimizers
     own = (
         type(net.actor) is TanhGaussian
         and net.actor.fixed is None
         and type(net.features) is Features
-        and all(type(network) is EnsembleMlp for network in (net.critic, net.critic_target, net.actor.network))
+        and all(
+            type(network) is EnsembleMlp
+            for network in (net.critic, net.critic_target, net.actor.network)
+        )
         and all(type(optimizers[name]) is Adam for name in ("critic", "actor", "temperature"))
         and all(getattr(type(sac), name) is getattr(Sac, name) for name in _OVERRIDABLE)
         and not any(name in vars(sac) for name in _OVERRIDABLE)

@@ -1,9 +1,11 @@
-"""SAC whose actor is held near what people did, ever more loosely: a behaviour-cloning term beside the critic's.
+"""SAC whose actor is held near what people did, ever more loosely: a behaviour-cloning term beside
+the critic's.
 
-HIL-SERL has no such term; with few steps and precise, long tasks its actor follows the critic's errors away from the
-demonstrations long before the critic is right there. The term is that of Nair et al. (arXiv 1709.10089), who filter it
-by Q; here it is faded out over a number of updates, because the filter trusts the very critic that is in doubt (in one
-run it let 3 to 7 % of the rows pass). The hand's critic has the large margin of DQfD (arXiv 1704.03732).
+HIL-SERL has no such term; with few steps and precise, long tasks its actor follows the critic's
+errors away from the demonstrations long before the critic is right there. The term is that of Nair
+et al. (arXiv 1709.10089), who filter it by Q; here it is faded out over a number of updates,
+because the filter trusts the very critic that is in doubt (in one run it let 3 to 7 % of the rows
+pass). The hand's critic has the large margin of DQfD (arXiv 1704.03732).
 
 Shape suffixes: B batch, A action, C commands of the hand.
 """
@@ -29,7 +31,8 @@ class GuidedSac(Sac):
         return guidance.first * (guidance.last / guidance.first) ** share
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, Metrics]:
-        """SAC's loss, and the squared distance of the actor's mode from what people did in their rows."""
+        """SAC's loss, and the squared distance of the actor's mode from what people did in their
+        rows."""
         loss, metrics = super().actor_loss(batch)
         rows = persons(batch)
         if not rows.any():
@@ -48,13 +51,20 @@ class GuidedSac(Sac):
             return metrics
         value_BC = net.gripper(self.features(batch.seen)[rows])[0]
         command_B1 = (batch.action_BA[rows, -1:].round() + 1).long()
-        loss = min(1.0, self.guidance()) * margin_loss(value_BC, command_B1, margin) * value_BC.shape[0] / batch.rows
+        loss = (
+            min(1.0, self.guidance())
+            * margin_loss(value_BC, command_B1, margin)
+            * value_BC.shape[0]
+            / batch.rows
+        )
         self._step("gripper", loss)
         return {**metrics, "margin_loss": loss.detach()}
 
     def _guidance(self) -> GuidanceConfig:
         if self.config.guidance is None:
-            raise HandoffError("sac: no guidance in its configuration. Use Sac, or set sac.guidance.")
+            raise HandoffError(
+                "sac: no guidance in its configuration. Use Sac, or set sac.guidance."
+            )
         return self.config.guidance
 
 
@@ -64,7 +74,8 @@ def persons(batch: Transitions) -> Tensor:
 
 
 def margin_loss(value_BC: Tensor, command_B1: Tensor, margin: float) -> Tensor:
-    """Mean over rows of how far the command given falls short of leading all others by `margin` (DQfD)."""
+    """Mean over rows of how far the command given falls short of leading all others by `margin`
+    (DQfD)."""
     ahead_BC = value_BC + torch.full_like(value_BC, margin).scatter(1, command_B1, 0.0)
     return (ahead_BC.amax(dim=1) - value_BC.gather(1, command_B1)[:, 0]).mean()
 

@@ -17,9 +17,12 @@ from policies.rl.replay.transitions import Sizes
 
 
 class SacNetworks(nn.Module):
-    """All weights of the learner; `targets` follow slowly. Data with pictures make the features an `Encoder`."""
+    """All weights of the learner; `targets` follow slowly. Data with pictures make the features an
+    `Encoder`."""
 
-    def __init__(self, config: SacConfig, sizes: Sizes, backbones: Mapping[str, nn.Module] | None = None) -> None:
+    def __init__(
+        self, config: SacConfig, sizes: Sizes, backbones: Mapping[str, nn.Module] | None = None
+    ) -> None:
         super().__init__()
         self.features: Features = Features(sizes)
         self.features_target: Features | None = None
@@ -40,11 +43,17 @@ class SacNetworks(nn.Module):
         self.gripper_mean: EnsembleMlp | None = None
         if config.actor_ema is not None:
             self.actor_mean = deepcopy(self.actor).requires_grad_(False)
-            self.gripper_mean = None if self.gripper is None else deepcopy(self.gripper).requires_grad_(False)
+            self.gripper_mean = (
+                None if self.gripper is None else deepcopy(self.gripper).requires_grad_(False)
+            )
 
     def acting(self) -> tuple[TanhGaussian, EnsembleMlp | None]:
         """The actor and the hand's critic that the policy acts with."""
-        return (self.actor, self.gripper) if self.actor_mean is None else (self.actor_mean, self.gripper_mean)
+        return (
+            (self.actor, self.gripper)
+            if self.actor_mean is None
+            else (self.actor_mean, self.gripper_mean)
+        )
 
     def average(self, share: float) -> None:
         """Moves the running means, if there are any, by `share` towards the newest weights."""

@@ -107,12 +107,17 @@ def tanh_normal(
     swing_BA = log_std_BA.exp().mul_(noise_BA)
     raw_BA = mean_BA + swing_BA
     action_BA = torch.tanh(raw_BA)
-    log_prob_B = tanh_normal_log_prob(noise_BA, log_std_BA, raw_BA) if with_log_prob else out_BD.new_zeros(len(out_BD))
+    log_prob_B = (
+        tanh_normal_log_prob(noise_BA, log_std_BA, raw_BA)
+        if with_log_prob
+        else out_BD.new_zeros(len(out_BD))
+    )
     return Draw(action_BA, log_prob_B), Kept(swing_BA, action_BA, log_std_BA == free_BA)
 
 
 def tanh_normal_gradient(kept: Kept, of_action_BA: Tensor, of_log_prob_B1: Tensor) -> Tensor:
-    """(B, 2A) gradient of the answers, from those of the actions and of the log-density, (B, 1) or one for all."""
+    """(B, 2A) gradient of the answers, from those of the actions and of the log-density, (B, 1) or
+    one for all."""
     # Of tanh, and of log(1 - tanh(u)^2), whose derivative is -2 tanh(u).
     of_raw_BA = torch.ops.aten.tanh_backward(of_action_BA, kept.action_BA)
     of_raw_BA.addcmul_(kept.action_BA, of_log_prob_B1, value=2.0)
@@ -124,12 +129,20 @@ class _TanhNormal(torch.autograd.Function):
     """`tanh_normal` as one node of autograd's graph instead of thirty."""
 
     @staticmethod
-    def forward(ctx: Any, out_BD: Tensor, noise_BA: Tensor, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, out_BD: Tensor, noise_BA: Tensor, bounds: tuple[float, float]
+    ) -> tuple[Tensor, Tensor]:
         draw, kept = tanh_normal(out_BD, noise_BA, bounds)
         ctx.save_for_backward(*kept)
         return draw.action_BA, draw.log_prob_B
 
     @staticmethod
-    def backward(ctx: Any, of_action_BA: Tensor, of_log_prob_B: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(
+        ctx: Any, of_action_BA: Tensor, of_log_prob_B: Tensor
+    ) -> tuple[Tensor, None, None]:  # type: ignore[override]
         refuse_second_derivative()
-        return tanh_normal_gradient(Kept(*ctx.saved_tensors), of_action_BA, of_log_prob_B[:, None]), None, None
+        return (
+            tanh_normal_gradient(Kept(*ctx.saved_tensors), of_action_BA, of_log_prob_B[:, None]),
+            None,
+            None,
+        )

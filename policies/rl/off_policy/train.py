@@ -1,9 +1,11 @@
-"""A state task learned from nothing in simulated worlds, by FastTD3 or PQL: from worlds to a policy's folder.
+"""A state task learned from nothing in simulated worlds, by FastTD3 or PQL: from worlds to a
+policy's folder.
 
-Worlds and learner take turns (`policies.rl.off_policy.online`), so the ratios of updates to steps are exact counts, where PQL's
-three processes hold them by waiting. What is learned is saved every few collections, whole: weights, optimisers,
-statistics, deviations, worlds, and the new steps of the replay in a file of their own. A run that was killed goes on
-from there bit by bit; where worlds cannot be saved, with new episodes.
+Worlds and learner take turns (`policies.rl.off_policy.online`), so the ratios of updates to steps
+are exact counts, where PQL's three processes hold them by waiting. What is learned is saved every
+few collections, whole: weights, optimisers, statistics, deviations, worlds, and the new steps of
+the replay in a file of their own. A run that was killed goes on from there bit by bit; where worlds
+cannot be saved, with new episodes.
 """
 
 from __future__ import annotations
@@ -34,9 +36,14 @@ STATE, CURVE, PICTURE, KEPT = "reinforce.pt", "reinforce.jsonl", "reinforce.png"
 
 
 def reinforce(
-    config: ReinforceConfig, task: str, make_env: Callable[[], VecEnv], out: Path, progress: Progress
+    config: ReinforceConfig,
+    task: str,
+    make_env: Callable[[], VecEnv],
+    out: Path,
+    progress: Progress,
 ) -> dict[str, Any]:
-    """Learns and writes the policy, which acts without noise, to `out`, with its curve (`reinforce.jsonl`, `.png`).
+    """Learns and writes the policy, which acts without noise, to `out`, with its curve
+    (`reinforce.jsonl`, `.png`).
 
     Args:
         config: how.
@@ -46,8 +53,8 @@ def reinforce(
         progress: told every `save_every` collections.
 
     Returns:
-        Metrics: collections, steps (of all worlds), updates, policy_updates, episodes, success and return (of the last
-        episodes), cpu_seconds.
+        Metrics: collections, steps (of all worlds), updates, policy_updates, episodes, success and
+        return (of the last episodes), cpu_seconds.
 
     Raises:
         HandoffError: worlds of other fields or actions, or numbers that are not finite.
@@ -91,8 +98,12 @@ class _Run:
         self._seeds = CountedSeeds(config.first_seed)
         self.worlds = StateWorlds(env, config.fields, self._seeds, config.reward)
         n, size = env.num_envs, env.action_spec.size
-        self.learner = FastTd3(config.learner, Sizes(observation=self.worlds.entries, action=size), n, config.seed)
-        kept = ReplayConfig(capacity=config.capacity * n, discount=config.discount, n_step=config.n_step)
+        self.learner = FastTd3(
+            config.learner, Sizes(observation=self.worlds.entries, action=size), n, config.seed
+        )
+        kept = ReplayConfig(
+            capacity=config.capacity * n, discount=config.discount, n_step=config.n_step
+        )
         self._replay = Replay(kept, self.worlds.entries, size)
         self._online = OnlineConfig(
             batch_size=config.batch_size,
@@ -102,7 +113,9 @@ class _Run:
             random_steps=config.random_collections * n,
         )
         self._batches = Batches(self._online, self._replay)
-        self.identity = json.dumps({"config": to_plain(config), "worlds": n, "fields": self.worlds.fields})
+        self.identity = json.dumps(
+            {"config": to_plain(config), "worlds": n, "fields": self.worlds.fields}
+        )
         self.entries: list[dict[str, float]] = []
         self.done, self.cpu_seconds = Progressed(), 0.0
         self._kept = _Kept(out / KEPT)
@@ -168,7 +181,11 @@ class _Run:
             task=task,
             rate_hz=env.rate_hz,
             observation=self.worlds.shown,
-            action=FieldSpec(shape=(spec.size,), unit=spec.unit, about=f"{spec.interface}: {', '.join(spec.names)}"),
+            action=FieldSpec(
+                shape=(spec.size,),
+                unit=spec.unit,
+                about=f"{spec.interface}: {', '.join(spec.names)}",
+            ),
             model=LearnedActorConfig(observation_fields=self.worlds.fields, card=card),
         )
         save_actor(self.out, policy, Parameters(self.learner.updates, card, arrays))
@@ -221,8 +238,8 @@ class _Run:
 class _Kept:
     """The replay's steps on the disk: what is new at each save in a file of its own, written once.
 
-    `Replay.save` keeps one state only, which may be newer than that of all else when a run is killed between the two;
-    here the other state names the files that belong to it.
+    `Replay.save` keeps one state only, which may be newer than that of all else when a run is
+    killed between the two; here the other state names the files that belong to it.
 
     Args:
         folder: of the files; need not exist.
@@ -233,7 +250,8 @@ class _Kept:
         self._parts: list[list[int]] = []
 
     def save(self, replay: Replay) -> list[list[int]]:
-        """Writes the steps since the last call; returns first and end (serial numbers) of every part that counts."""
+        """Writes the steps since the last call; returns first and end (serial numbers) of every
+        part that counts."""
         import torch
 
         from policies.checkpoint import save_state
@@ -242,7 +260,9 @@ class _Kept:
         oldest = replay.added - len(replay)
         begin = max(oldest, self._parts[-1][1] if self._parts else 0)
         if begin < replay.added:
-            columns = {name: torch.from_numpy(column) for name, column in replay.rows(begin).items()}
+            columns = {
+                name: torch.from_numpy(column) for name, column in replay.rows(begin).items()
+            }
             save_state(self._file(begin), {"identity": KEPT, "end": replay.added, **columns})
             self._parts.append([begin, replay.added])
         self._parts = [part for part in self._parts if part[1] > oldest]
@@ -270,14 +290,19 @@ class _Kept:
         for begin, end in parts:
             table = read_state(self._file(begin), KEPT)
             if table is None or table["end"] != end:
-                raise HandoffError(f"{self._file(begin)}: is gone, or of another run. Remove its folder to start anew.")
+                raise HandoffError(
+                    f"{self._file(begin)}: is gone, or of another run. Remove its folder to start anew."
+                )
             tables.append(table)
         added = parts[-1][1] if parts else 0
         if not added:
             return
         names = replay.rows(0, 0)
         size = min(added, replay.config.capacity)
-        columns = {name: np.concatenate([table[name].numpy() for table in tables])[-size:] for name in names}
+        columns = {
+            name: np.concatenate([table[name].numpy() for table in tables])[-size:]
+            for name in names
+        }
         replay.load_state_dict({"columns": columns, "added": added})
 
     def _file(self, begin: int) -> Path:
@@ -290,7 +315,9 @@ def _draw(entries: list[dict[str, float]], path: Path) -> None:
 
     figure = Figure(figsize=(7.0, 3.0), layout="constrained")
     for axes, name in zip(figure.subplots(1, 2), ("success", "return"), strict=True):
-        axes.plot([entry["steps"] for entry in entries], [entry[name] for entry in entries], linewidth=1)
+        axes.plot(
+            [entry["steps"] for entry in entries], [entry[name] for entry in entries], linewidth=1
+        )
         axes.set(xlabel="steps in all worlds", ylabel=f"{name}, last 100 episodes")
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)

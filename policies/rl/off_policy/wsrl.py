@@ -1,9 +1,12 @@
-"""WSRL: online learning that starts from offline weights and keeps no offline data (Zhou et al., arXiv 2412.07762).
+"""WSRL: online learning that starts from offline weights and keeps no offline data (Zhou et al.,
+arXiv 2412.07762).
 
-The policy that was learned offline first fills an empty replay for some thousand steps while nothing is updated. Then
-plain SAC with an ensemble learns from that replay alone. Without the warm-up the critics forget on the first data.
+The policy that was learned offline first fills an empty replay for some thousand steps while
+nothing is updated. Then plain SAC with an ensemble learns from that replay alone. Without the
+warm-up the critics forget on the first data.
 
-Weights, target critics and temperature are taken over, as in the released code. Ours: optimisers begin anew.
+Weights, target critics and temperature are taken over, as in the released code. Ours: optimisers
+begin anew.
 """
 
 from __future__ import annotations
@@ -34,8 +37,11 @@ def wsrl_sac(hidden: tuple[int, ...] = (256, 256)) -> SacConfig:
 
 
 def wsrl_online(warm_up_steps: int = 5000) -> OnlineConfig:
-    """How WSRL acts and learns: 5000 steps without updates, then one of four critic steps per step [C]."""
-    return OnlineConfig(batch_size=256, demo_share=0.0, minibatches=4, training_starts=warm_up_steps)
+    """How WSRL acts and learns: 5000 steps without updates, then one of four critic steps per step
+    [C]."""
+    return OnlineConfig(
+        batch_size=256, demo_share=0.0, minibatches=4, training_starts=warm_up_steps
+    )
 
 
 def warm_started(offline: Sac, config: SacConfig, sizes: Sizes, seed: int = 0) -> Sac:

@@ -1,13 +1,15 @@
-"""Cal-QL and CQL: pessimistic critics from offline data (Nakamoto et al., arXiv 2303.05479; Kumar et al., 2006.04779).
+"""Cal-QL and CQL: pessimistic critics from offline data (Nakamoto et al., arXiv 2303.05479; Kumar
+et al., 2006.04779).
 
-To the squared Bellman error comes weight * (logsumexp_a Q(s, a) - Q(s, a of the data)): values of actions that the
-data do not hold are pushed down. Cal-QL stops pushing the policy's actions where their values fall below the return
-that the data's own policy got from there, so what it hands over to online learning has the right scale; CQL is the same
-without.
+To the squared Bellman error comes weight * (logsumexp_a Q(s, a) - Q(s, a of the data)): values of
+actions that the data do not hold are pushed down. Cal-QL stops pushing the policy's actions where
+their values fall below the return that the data's own policy got from there, so what it hands over
+to online learning has the right scale; CQL is the same without.
 
-Followed is the released code: actions are drawn at random, from the policy at s and from the policy at s' (all valued
-at s), each corrected by its log-density, and log of their number is not subtracted, which matters to the Lagrange form
-only; the target takes the largest of several next actions' values, each the minimum over critics.
+Followed is the released code: actions are drawn at random, from the policy at s and from the policy
+at s' (all valued at s), each corrected by its log-density, and log of their number is not
+subtracted, which matters to the Lagrange form only; the target takes the largest of several next
+actions' values, each the minimum over critics.
 
 Shape suffixes: B batch, E members, K drawn actions per row, F features, A action.
 """
@@ -108,24 +110,36 @@ class CalQl(Sac):
     def _update_critic(self, batch: Transitions) -> Metrics:
         metrics, config = super()._update_critic(batch), self.conservatism
         if config.gap is not None:
-            self._step("multiplier", self.log_multiplier.exp() * config.weight * (config.gap - metrics["conservatism"]))
+            self._step(
+                "multiplier",
+                self.log_multiplier.exp() * config.weight * (config.gap - metrics["conservatism"]),
+            )
             metrics["multiplier"] = self.log_multiplier.detach().exp()
         return metrics
 
     def _drawn(self, features_BF: Tensor, next_BF: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions (B, 3 n, A), n at random, n of the policy at s, n of it at s', and their log-densities (B, 3 n)."""
+        """Actions (B, 3 n, A), n at random, n of the policy at s, n of it at s', and their
+        log-densities (B, 3 n)."""
         count, rows = self.conservatism.actions, len(features_BF)
-        uniform_BKA = 2.0 * torch.rand(rows, count, self.continuous, generator=self._generator) - 1.0
-        actions, densities = [uniform_BKA], [torch.full((rows, count), -self.continuous * math.log(2.0))]
+        uniform_BKA = (
+            2.0 * torch.rand(rows, count, self.continuous, generator=self._generator) - 1.0
+        )
+        actions, densities = (
+            [uniform_BKA],
+            [torch.full((rows, count), -self.continuous * math.log(2.0))],
+        )
         for shown in (features_BF, next_BF):
-            draw = self.networks.actor.sample(shown.repeat_interleave(count, dim=0), self._noise(rows * count))
+            draw = self.networks.actor.sample(
+                shown.repeat_interleave(count, dim=0), self._noise(rows * count)
+            )
             actions.append(draw.action_BA.reshape(rows, count, -1))
             densities.append(draw.log_prob_B.reshape(rows, count))
         return torch.cat(actions, dim=1), torch.cat(densities, dim=1)
 
 
 def calibrated(value_EBK: Tensor, mc_return_B: Tensor, random: int) -> Tensor:
-    """Values (E, B, K), those of the policy's actions (all but the first `random`) no lower than the data's return."""
+    """Values (E, B, K), those of the policy's actions (all but the first `random`) no lower than
+    the data's return."""
     bounded = torch.maximum(value_EBK[..., random:], mc_return_B[:, None])
     return torch.cat([value_EBK[..., :random], bounded], dim=2)
 

@@ -14,11 +14,13 @@ from robots.config import config
 
 @config
 class IqlConfig:
-    """Learning from the data's own actions; the defaults are IQL's on sparse mazes [C] (arXiv 2110.06169)."""
+    """Learning from the data's own actions; the defaults are IQL's on sparse mazes [C] (arXiv
+    2110.06169)."""
 
     kind: Literal["iql"] = "iql"
     value: Literal["expectile", "chi2", "tv", "gumbel"] = "expectile"
-    """The loss of V: IQL's, two of f-DVL (arXiv 2302.08560) and XQL's; see `policies.rl.offline.value_losses`."""
+    """The loss of V: IQL's, two of f-DVL (arXiv 2302.08560) and XQL's; see
+    `policies.rl.offline.value_losses`."""
     level: float = 0.9
     """w of the expectile, lambda of chi2 and TV. IQL .9 in mazes, .7 elsewhere [C]."""
     temperature: float = 1.0
@@ -28,7 +30,8 @@ class IqlConfig:
     gumbel_clip: float = 7.0
     """Bound on XQL's exponent [C]."""
     inverse_temperature: float = 10.0
-    """b of the weight exp(b (Q - V)) of an action. 10 in mazes, 3 locomotion, .5 kitchen [C]; 0 clones behaviour."""
+    """b of the weight exp(b (Q - V)) of an action. 10 in mazes, 3 locomotion, .5 kitchen [C]; 0
+    clones behaviour."""
     weight_clip: float = 100.0
     """Bound on that weight [C]."""
     critics: int = 2
@@ -37,14 +40,17 @@ class IqlConfig:
     value_network: MlpSizes = MlpSizes(activation="relu", layer_norm=False)
     actor: MlpSizes = MlpSizes(activation="relu", layer_norm=False)
     dropout: float = 0.0
-    """Share of the actor's hidden units that an update leaves out; .1 on small data (kitchen, Adroit) [C]."""
+    """Share of the actor's hidden units that an update leaves out; .1 on small data (kitchen,
+    Adroit) [C]."""
     huber: float | None = None
-    """Error of Q beyond which its loss grows linearly [reward]; 20 in f-DVL [C], None squares all."""
+    """Error of Q beyond which its loss grows linearly [reward]; 20 in f-DVL [C], None squares
+    all."""
     learning_rate: float = 3e-4
     """Of Q and V (Adam) [C]."""
     actor_learning_rate: float = 3e-4
     actor_decay_updates: int | None = None
-    """Updates over which the actor's rate falls to 0 along half a cosine, 1,000,000 in the code; None keeps it."""
+    """Updates over which the actor's rate falls to 0 along half a cosine, 1,000,000 in the code;
+    None keeps it."""
     tau: float = 0.005
     """Share of the critics that every update moves into their targets (Polyak) [C]."""
     log_std_min: float = -5.0
@@ -78,8 +84,8 @@ class CalQlConfig:
     target_actions: int = 10
     """Next actions whose largest value is the target [C]; 1 is plain."""
     gap: float | None = None
-    """Of the Lagrange form, which scales `weight` so that conservatism's term comes to this value; 0.8 in Cal-QL's
-    AntMaze [C]. None leaves `weight` alone."""
+    """Of the Lagrange form, which scales `weight` so that conservatism's term comes to this value;
+    0.8 in Cal-QL's AntMaze [C]. None leaves `weight` alone."""
 
 
 @config
@@ -97,13 +103,15 @@ class DynamicsConfig:
 
 
 RL100_CHAIN = ChainConfig(min_std=0.1, max_std=0.8, min_log_prob_std=0.1, reduce="sum")
-"""Noise and log-probabilities of RL-100, but for the least deviation: .0067 there, .1 as in DPPO here. A step's
-gradient grows with 1 / std, and the last step's noise at .0067 is too small to change what an action is worth."""
+"""Noise and log-probabilities of RL-100, but for the least deviation: .0067 there, .1 as in DPPO
+here. A step's gradient grows with 1 / std, and the last step's noise at .0067 is too small to
+change what an action is worth."""
 
 
 @config
 class OfflinePpoConfig:
-    """RL-100's offline stage (arXiv 2510.14830); defaults of the released fork unless said otherwise."""
+    """RL-100's offline stage (arXiv 2510.14830); defaults of the released fork unless said
+    otherwise."""
 
     walk: DppoConfig = field(default_factory=lambda: DppoConfig(steps=10, chain=RL100_CHAIN))
     learning_rate: float = 1e-5
@@ -115,7 +123,8 @@ class OfflinePpoConfig:
     chains: int = 8192
     """Of one draw; ours. An advantage is mostly noise, so few chains teach their noise."""
     redraw_every: int = 100
-    """Updates between two draws; ours. By chains of one draw the policy moves no further than the clip lets it."""
+    """Updates between two draws; ours. By chains of one draw the policy moves no further than the
+    clip lets it."""
     clip: float = 0.25
     last_clip: float = 0.05
     """To which the clip falls linearly; the fork's decay is not told, ours."""
@@ -125,8 +134,8 @@ class OfflinePpoConfig:
     gate_every: int = 50
     """Updates."""
     margin: float = 0.05
-    """d / |J|: by how much better it must be judged. What a period can gain hangs on `gate_every` times the rate: .05
-    wants far longer periods than 50 updates at 1e-5."""
+    """d / |J|: by how much better it must be judged. What a period can gain hangs on `gate_every`
+    times the rate: .05 wants far longer periods than 50 updates at 1e-5."""
     judged_steps: int = 5
     """3 to 20 decisions in the learned dynamics."""
     judged_rows: int = 1000

@@ -1,9 +1,11 @@
-"""The IQL core: implicit Q-learning, XQL and f-DVL are options of it, and its critics are those of EDP's IQL form.
+"""The IQL core: implicit Q-learning, XQL and f-DVL are options of it, and its critics are those of
+EDP's IQL form.
 
-V and Q are learned from the data's actions alone, and the actor is a weighted clone of them (advantage-weighted
-regression), so nothing ever asks for the value of an action that the data do not hold. Order of an update as in the
-code: V, then the actor by the new V, then Q by the new V, then the targets. The actor's Gaussian has a tanh mean and is
-not squashed itself; draws are clipped.
+V and Q are learned from the data's actions alone, and the actor is a weighted clone of them
+(advantage-weighted regression), so nothing ever asks for the value of an action that the data do
+not hold. Order of an update as in the
+code: V, then the actor by the new V, then Q by the new V, then the targets. The actor's Gaussian
+has a tanh mean and is not squashed itself; draws are clipped.
 
 Shape suffixes: B batch, E members, A action, F features.
 """
@@ -79,13 +81,20 @@ class TanhMeanGaussian(nn.Module):
     """
 
     def __init__(
-        self, features: int, actions: int, sizes: MlpSizes, bounds: tuple[float, float], dropout: float = 0.0
+        self,
+        features: int,
+        actions: int,
+        sizes: MlpSizes,
+        bounds: tuple[float, float],
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.actions, self.sizes, self.bounds, self.dropout = actions, sizes, bounds, dropout
         widths = (features, *sizes.hidden, actions)
         layers = [nn.Linear(before, after) for before, after in pairwise(widths)]
-        self.norms = nn.ModuleList(nn.LayerNorm(width, eps=1e-6) for width in sizes.hidden if sizes.layer_norm)
+        self.norms = nn.ModuleList(
+            nn.LayerNorm(width, eps=1e-6) for width in sizes.hidden if sizes.layer_norm
+        )
         for layer in layers:
             nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
             nn.init.zeros_(layer.bias)
@@ -109,7 +118,9 @@ class TanhMeanGaussian(nn.Module):
         """(A,) within the bounds."""
         return self.log_std_A.clamp(*self.bounds)
 
-    def log_prob(self, features_BF: Tensor, action_BA: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def log_prob(
+        self, features_BF: Tensor, action_BA: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """(B,) log-density of given actions, before clipping [nat]; `generator` as in `mean`."""
         log_std_A = self.log_std()
         distance_BA = (action_BA - self.mean(features_BF, generator)) / log_std_A.exp()
@@ -122,7 +133,9 @@ class IqlNetworks(InSampleCritics):
     def __init__(self, config: IqlConfig, sizes: Sizes) -> None:
         super().__init__(sizes, config.critics, config.critic, config.value_network)
         bounds = (config.log_std_min, config.log_std_max)
-        self.actor = TanhMeanGaussian(self.features.size, sizes.action, config.actor, bounds, config.dropout)
+        self.actor = TanhMeanGaussian(
+            self.features.size, sizes.action, config.actor, bounds, config.dropout
+        )
 
 
 Networks = TypeVar("Networks", bound=InSampleCritics)
@@ -139,8 +152,12 @@ class IqlCritics(Generic[Networks]):
     def __init__(self, config: IqlConfig, networks: Networks) -> None:
         self.config, self.networks = config, networks
         self.optimizers = {
-            "value": torch.optim.Adam(networks.value.parameters(), config.learning_rate, fused=True),
-            "critic": torch.optim.Adam(networks.critic.parameters(), config.learning_rate, fused=True),
+            "value": torch.optim.Adam(
+                networks.value.parameters(), config.learning_rate, fused=True
+            ),
+            "critic": torch.optim.Adam(
+                networks.critic.parameters(), config.learning_rate, fused=True
+            ),
         }
         self.updates = 0
 
@@ -177,12 +194,18 @@ class IqlCritics(Generic[Networks]):
         v_B = net.state_value(features_BF)
         loss = value_loss(q_B - v_B, self.config).mean()
         self._step("value", loss)
-        return {"value_loss": loss.detach(), "v": v_B.detach().mean(), "v_size": v_B.detach().abs().max()}
+        return {
+            "value_loss": loss.detach(),
+            "v": v_B.detach().mean(),
+            "v_size": v_B.detach().abs().max(),
+        }
 
     def _update_critic(self, batch: Transitions) -> Metrics:
         net = self.networks
         with torch.no_grad():
-            target_B = bellman_target(batch.reward_B, batch.discount_B, net.state_value(net.seen(batch.next_seen)))
+            target_B = bellman_target(
+                batch.reward_B, batch.discount_B, net.state_value(net.seen(batch.next_seen))
+            )
         q_EB = net.all_values(net.seen(batch.seen), batch.action_BA)
         loss = critic_loss(q_EB, target_B, self.config.huber)
         self._step("critic", loss)
@@ -196,7 +219,8 @@ class IqlCritics(Generic[Networks]):
 
 
 class Iql(IqlCritics[IqlNetworks]):
-    """The learner: networks, optimisers and a count of its updates; learns offline and goes on online.
+    """The learner: networks, optimisers and a count of its updates; learns offline and goes on
+    online.
 
     All its chance comes from the seed and the count, so an update can be repeated.
 
@@ -212,13 +236,21 @@ class Iql(IqlCritics[IqlNetworks]):
             networks = IqlNetworks(config, sizes)
         super().__init__(config, networks)
         self.sizes, self.seed = sizes, seed
-        actor = torch.optim.Adam(self.networks.actor.parameters(), config.actor_learning_rate, fused=True)
-        self.optimizers = {"value": self.optimizers["value"], "actor": actor, "critic": self.optimizers["critic"]}
+        actor = torch.optim.Adam(
+            self.networks.actor.parameters(), config.actor_learning_rate, fused=True
+        )
+        self.optimizers = {
+            "value": self.optimizers["value"],
+            "actor": actor,
+            "critic": self.optimizers["critic"],
+        }
         self._generator = torch.Generator()
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
         """V, actor, Q and targets, in this order, on every minibatch in turn."""
-        self._generator.manual_seed(int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0]))
+        self._generator.manual_seed(
+            int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0])
+        )
         metrics: Metrics = {}
         for batch in minibatches:
             metrics |= self._update_value(batch)
@@ -230,9 +262,12 @@ class Iql(IqlCritics[IqlNetworks]):
 
     @torch.no_grad()
     def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1] for observations (N, O): drawn with `draw`, or without it the mean."""
+        """(N, A) actions in [-1, 1] for observations (N, O): drawn with `draw`, or without it the
+        mean."""
         net = self.networks
-        mean = net.actor.mean(net.features(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))).numpy()
+        mean = net.actor.mean(
+            net.features(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32)))
+        ).numpy()
         if draw is None:
             return mean
         noise = draw.standard_normal(mean.shape, dtype=np.float32)
@@ -247,7 +282,11 @@ class Iql(IqlCritics[IqlNetworks]):
             share = cosine_share(self.updates, config.actor_decay_updates)
             self.optimizers["actor"].param_groups[0]["lr"] = config.actor_learning_rate * share
         self._step("actor", loss)
-        return {"actor_loss": loss.detach(), "weight": weight_B.mean(), "log_prob": log_prob_B.detach().mean()}
+        return {
+            "actor_loss": loss.detach(),
+            "weight": weight_B.mean(),
+            "log_prob": log_prob_B.detach().mean(),
+        }
 
 
 def awr_weight(advantage_B: Tensor, inverse_temperature: float, clip: float) -> Tensor:
@@ -256,12 +295,14 @@ def awr_weight(advantage_B: Tensor, inverse_temperature: float, clip: float) -> 
 
 
 def cosine_share(update: int, updates: int) -> float:
-    """Share of the first rate that is left after `update` of `updates`: half a cosine from 1 to 0, then 0."""
+    """Share of the first rate that is left after `update` of `updates`: half a cosine from 1 to 0,
+    then 0."""
     return 0.5 * (1.0 + math.cos(math.pi * min(update / updates, 1.0)))
 
 
 def critic_loss(value_EB: Tensor, target_B: Tensor, huber: float | None) -> Tensor:
-    """Mean squared error over members and rows, or Huber's, whose slope stops growing at an error of `huber`.
+    """Mean squared error over members and rows, or Huber's, whose slope stops growing at an error
+    of `huber`.
 
     Huber's is doubled, so that both are the same wherever the error is small.
     """

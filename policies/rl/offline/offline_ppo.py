@@ -1,16 +1,19 @@
-"""RL-100's offline stage: PPO over the denoising chain on recorded states, accepted or reverted by a model's judgement.
+"""RL-100's offline stage: PPO over the denoising chain on recorded states, accepted or reverted by
+a model's judgement.
 
-Lei et al., arXiv 2510.14830. Chains are drawn by the policy as it is, at states of the data, anew every few updates.
-All steps of a chain have the same advantage, the least Q of its chunk less V, both learned from the data alone (IQL).
-Now and then the policy is judged by off-policy evaluation: it decides for a few steps in an ensemble of learned
-dynamics, and its value is the mean of the least Q on the way. A policy that is not better by a margin is taken back.
+Lei et al., arXiv 2510.14830. Chains are drawn by the policy as it is, at states of the data, anew
+every few updates. All steps of a chain have the same advantage, the least Q of its chunk less V,
+both learned from the data alone (IQL). Now and then the policy is judged by off-policy evaluation:
+it decides for a few steps in an ensemble of learned dynamics, and its value is the mean of the
+least Q on the way. A policy that is not better by a margin is taken back.
 
-Where paper and released code differ: the code moves its reference on improvement and never takes a policy back; the
-paper, which is followed, does. `gate: false` is the ablation. The last chain's noise is that of `policies.samplers.chain`, at
-least .1 wherever it is added, and log-probabilities are summed over a chunk (see `RL100_CHAIN`).
+Where paper and released code differ: the code moves its reference on improvement and never takes a
+policy back; the paper, which is followed, does. `gate: false` is the ablation. The last chain's
+noise is that of `policies.samplers.chain`, at least .1 wherever it is added, and log-probabilities
+are summed over a chunk (see `RL100_CHAIN`).
 
-Shape suffixes: B batch, R rows, T observed steps, O observation, F = T * O, H horizon, A action, D executed entries, K
-denoising steps.
+Shape suffixes: B batch, R rows, T observed steps, O observation, F = T * O, H horizon, A action, D
+executed entries, K denoising steps.
 """
 
 from __future__ import annotations
@@ -106,8 +109,8 @@ def fit_critics(
 def begin_at_zero(networks: InSampleCritics) -> None:
     """Scales the last layers down, so that all values begin near 0.
 
-    An offset of all values is forgotten at (1 - g) tau per update alone: of initial values of size 1 a few thousand
-    updates, where IQL has a million, leave more than a sparse reward is worth.
+    An offset of all values is forgotten at (1 - g) tau per update alone: of initial values of size
+    1 a few thousand updates, where IQL has a million, leave more than a sparse reward is worth.
     """
     for network in (networks.critic, networks.critic_target, networks.value):
         network.weights[-1].mul_(FIRST_SCALE)
@@ -135,13 +138,21 @@ class OfflinePpo:
         seed: int = 0,
     ) -> None:
         self.config, self.policy = config, policy
-        self._critics, self._dynamics, self._executed, self._seed = critics, dynamics, executed, seed
+        self._critics, self._dynamics, self._executed, self._seed = (
+            critics,
+            dynamics,
+            executed,
+            seed,
+        )
         self._actor = DenoisingActor(policy, config.walk)
-        self._trained = [parameter for parameter in self._actor.parameters() if parameter.requires_grad]
+        self._trained = [
+            parameter for parameter in self._actor.parameters() if parameter.requires_grad
+        ]
         self._optimizer = torch.optim.Adam(self._trained, config.learning_rate)
 
     def improve(self, seen: Tensor, watch: Watch | None = None) -> list[Judgement]:
-        """Learns at recorded states (R, T, O), normalised; the policy is at last the one that was accepted last.
+        """Learns at recorded states (R, T, O), normalised; the policy is at last the one that was
+        accepted last.
 
         Args:
             seen: of the data.
@@ -172,7 +183,8 @@ class OfflinePpo:
 
     @torch.no_grad()
     def value(self, seen: Tensor) -> float:
-        """J: mean of the least Q over the first decisions from recorded states (R, T, O) in the learned dynamics.
+        """J: mean of the least Q over the first decisions from recorded states (R, T, O) in the
+        learned dynamics.
 
         Always the same states and the same noise, so that two policies differ by what they do.
 
@@ -185,10 +197,14 @@ class OfflinePpo:
         for _ in range(config.judged_steps):
             done = self._executed(self._actor.decide(here, draw, deterministic=True).chunk_BHA)
             features = here.flatten(1)
-            total += float(self._critics.action_value(self._critics.seen(Seen(features)), done).mean())
+            total += float(
+                self._critics.action_value(self._critics.seen(Seen(features)), done).mean()
+            )
             here = self._dynamics.step(features, done, draw).unflatten(1, here.shape[1:])
         if not total - total == 0.0:
-            raise HandoffError("rl100: the judged value of the policy is not finite. Do critics or dynamics diverge?")
+            raise HandoffError(
+                "rl100: the judged value of the policy is not finite. Do critics or dynamics diverge?"
+            )
         return total / config.judged_steps
 
     def _learn(self, seen: Tensor, updates: int, clip: PpoConfig, draw: torch.Generator) -> None:
@@ -204,7 +220,9 @@ class OfflinePpo:
             log_prob_B = self._actor.log_prob(rows[row_B], part_B, trace)
             found = surrogate(clip, log_prob_B, made.log_prob_BK[row_B, part_B], advantage_R[row_B])
             if not torch.isfinite(found.loss):
-                raise HandoffError("rl100: the loss of the offline stage is not finite. Is the actor's rate too high?")
+                raise HandoffError(
+                    "rl100: the loss of the offline stage is not finite. Is the actor's rate too high?"
+                )
             self._optimizer.zero_grad(set_to_none=True)
             found.loss.backward()
             nn.utils.clip_grad_norm_(self._trained, config.max_grad_norm)
@@ -213,7 +231,9 @@ class OfflinePpo:
     @torch.no_grad()
     def _advantage(self, seen: Tensor, chunk_RHA: Tensor) -> Tensor:
         features = self._critics.seen(Seen(seen.flatten(1)))
-        return self._critics.action_value(features, self._executed(chunk_RHA)) - self._critics.state_value(features)
+        return self._critics.action_value(
+            features, self._executed(chunk_RHA)
+        ) - self._critics.state_value(features)
 
     def _snapshot(self) -> tuple[dict, dict]:
         return deepcopy(self.policy.denoiser.state_dict()), deepcopy(self._optimizer.state_dict())

@@ -1,4 +1,5 @@
-"""Learning from stored steps alone, without a world; every run repeats itself and can be taken up again."""
+"""Learning from stored steps alone, without a world; every run repeats itself and can be taken up
+again."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ def learn_offline(
 ) -> dict[str, Any]:
     """Updates `learner` on `replay` until it has made `config.updates`.
 
-    Minibatch k is drawn with chance of its own, so that a run that goes on from a saved learner at `start` ends exactly
-    where an uninterrupted one does.
+    Minibatch k is drawn with chance of its own, so that a run that goes on from a saved learner at
+    `start` ends exactly where an uninterrupted one does.
 
     Args:
         learner: with the weights that it had after `start` updates.
@@ -61,7 +62,9 @@ def learn_offline(
         HandoffError: nothing is stored, or `probability` is no probability of the stored steps.
     """
     if not len(replay):
-        raise HandoffError("offline: the replay is empty, nothing can be learned. Were no episodes appended?")
+        raise HandoffError(
+            "offline: the replay is empty, nothing can be learned. Were no episodes appended?"
+        )
     whole = replay.drawable()
     if not len(whole):
         raise HandoffError(f"offline: {len(replay)} steps are stored, no chunk of which is whole.")
@@ -69,7 +72,10 @@ def learn_offline(
     metrics: dict[str, Any] = {}
     for update in range(start, config.updates):
         draw = np.random.default_rng([seed, 3, update])
-        drawn = [_drawn(cumulative, len(whole), config.batch_size, draw) for _ in range(config.minibatches)]
+        drawn = [
+            _drawn(cumulative, len(whole), config.batch_size, draw)
+            for _ in range(config.minibatches)
+        ]
         metrics = learner.update([replay.transitions(whole[drawn_B]) for drawn_B in drawn])
         progress(update + 1, config.updates)
         watch(update + 1, metrics)
@@ -77,18 +83,23 @@ def learn_offline(
 
 
 def fit_features(features: Features, replay: Replay) -> None:
-    """Fits a new learner's features to the range of the stored observations: each entry's extremes become -1 and 1.
+    """Fits a new learner's features to the range of the stored observations: each entry's extremes
+    become -1 and 1.
 
     Raises:
         HandoffError: nothing is stored.
     """
     if not len(replay):
-        raise HandoffError("offline: the replay is empty, there is no range to fit to. Were no episodes appended?")
+        raise HandoffError(
+            "offline: the replay is empty, there is no range to fit to. Were no episodes appended?"
+        )
     seen = replay.columns["observation"][: len(replay)]
     features.fit(torch.from_numpy(seen.min(axis=0)), torch.from_numpy(seen.max(axis=0)))
 
 
-def _drawn(cumulative: np.ndarray | None, whole: int, size: int, draw: np.random.Generator) -> np.ndarray:
+def _drawn(
+    cumulative: np.ndarray | None, whole: int, size: int, draw: np.random.Generator
+) -> np.ndarray:
     if cumulative is None:
         return draw.integers(whole, size=size)
     return np.searchsorted(cumulative, draw.random(size), side="right")
@@ -104,5 +115,7 @@ def _cumulative(probability: np.ndarray, stored: int, whole: np.ndarray) -> np.n
     # Divided by its own end, it leaves no number in [0, 1) beyond the last slot.
     cumulative = np.cumsum(values[whole])
     if cumulative[-1] <= 0.0:
-        raise HandoffError("offline: all probability lies on steps whose chunk is not whole, so nothing can be drawn.")
+        raise HandoffError(
+            "offline: all probability lies on steps whose chunk is not whole, so nothing can be drawn."
+        )
     return cumulative / cumulative[-1]

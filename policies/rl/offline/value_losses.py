@@ -1,14 +1,16 @@
 """Losses of a state's value V given values Q of the actions that the data hold: IQL, f-DVL and XQL.
 
-Each looks at the advantage x = Q - V alone; minimised over V, it turns the law of Q into one number at or above its
-mean. Followed where paper and released code differ:
-- f-DVL (arXiv 2302.08560), chi2: the paper's conjugate restricted to non-negative ratios, x + x^2/4 above -2 and -1
-  below. The released code takes max(x + x^2/4, 0), which rises again below -4; the minimiser then depends on the scale
-  of the rewards (for lambda .75: N(0, 1) gives .65, not 1.55, and N(0, 10^2) 1.3, not 13.2). `chi2_loss` offers both.
-- The conjugate's minimiser lies above Q itself where Q hardly varies: by 2 (2 lambda - 1) / lambda. Divide the
-  advantage by a temperature well below one step's reward, as `IqlConfig.temperature` does, or time is rewarded.
-- XQL (arXiv 2301.02328) in f-DVL's code: the exponent is clipped, the linear part is not. Beyond the clip V moves away
-  from Q, which is one way in which this loss diverges.
+Each looks at the advantage x = Q - V alone; minimised over V, it turns the law of Q into one number
+at or above its mean. Followed where paper and released code differ:
+- f-DVL (arXiv 2302.08560), chi2: the paper's conjugate restricted to non-negative ratios, x + x^2/4
+  above -2 and -1 below. The released code takes max(x + x^2/4, 0), which rises again below -4; the
+  minimiser then depends on the scale of the rewards (for lambda .75: N(0, 1) gives .65, not 1.55,
+  and N(0, 10^2) 1.3, not 13.2). `chi2_loss` offers both.
+- The conjugate's minimiser lies above Q itself where Q hardly varies: by 2 (2 lambda - 1) / lambda.
+  Divide the advantage by a temperature well below one step's reward, as `IqlConfig.temperature`
+  does, or time is rewarded.
+- XQL (arXiv 2301.02328) in f-DVL's code: the exponent is clipped, the linear part is not. Beyond
+  the clip V moves away from Q, which is one way in which this loss diverges.
 
 Shape suffixes: B batch.
 """
@@ -22,7 +24,8 @@ from policies.rl.offline.config import IqlConfig
 
 
 def expectile_loss(advantage_B: Tensor, level: float) -> Tensor:
-    """(B,) squared advantage, weighted by `level` above V and by 1 - `level` below (IQL, arXiv 2110.06169).
+    """(B,) squared advantage, weighted by `level` above V and by 1 - `level` below (IQL, arXiv
+    2110.06169).
 
     Least where V is the expectile `level` of Q; .5 is the mean.
     """
@@ -59,7 +62,8 @@ def gumbel_loss(advantage_B: Tensor, clip: float = 7.0) -> Tensor:
 
 
 def value_loss(advantage_B: Tensor, config: IqlConfig) -> Tensor:
-    """(B,) the configured loss of Q - V; all but the expectile see it divided by the temperature."""
+    """(B,) the configured loss of Q - V; all but the expectile see it divided by the
+    temperature."""
     scaled_B = advantage_B / config.temperature
     match config.value:
         case "expectile":

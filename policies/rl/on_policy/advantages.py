@@ -1,13 +1,18 @@
-"""From rollouts to rows with advantages: of decisions, of the actions within chunks, and relative to a group.
+"""From rollouts to rows with advantages: of decisions, of the actions within chunks, and relative
+to a group.
 
-Group-relative advantages are GRPO's (Shao et al., arXiv 2402.03300), with what RLinf-VLA found to matter (arXiv
-2510.06710): a group begins in one state; what follows success counts nowhere; every trajectory weighs as much as
-another however long it is; groups that all solve, or all fail, are dropped. Several rewards are normalised within the
-group one by one before they are added up, so that none drowns another by its scale (GDPO, arXiv 2601.05242).
+Group-relative advantages are GRPO's (Shao et al., arXiv 2402.03300), with what RLinf-VLA found to
+matter (arXiv
+2510.06710): a group begins in one state; what follows success counts nowhere; every trajectory
+weighs as much as another however long it is; groups that all solve, or all fail, are dropped.
+Several rewards are normalised within the group one by one before they are added up, so that none
+drowns another by its scale (GDPO, arXiv 2601.05242).
 
-Where systems differ: RLinf divides by the standard deviation of a sample (G - 1), as here, others by that of the group.
+Where systems differ: RLinf divides by the standard deviation of a sample (G - 1), as here, others
+by that of the group.
 
-Shape suffixes: T decisions, N worlds, K parts, H actions of a chunk, A entries, V values of a decision, M rewards.
+Shape suffixes: T decisions, N worlds, K parts, H actions of a chunk, A entries, V values of a
+decision, M rewards.
 """
 
 from __future__ import annotations
@@ -90,8 +95,11 @@ def decision_table(
     )
 
 
-def valued_table(config: OnPolicyConfig, level: Level, rollout: ChunkRollout, reduce: Reduce) -> Table:
-    """Advantages by generalised advantage estimation, of decisions or of the actions within them, as they are valued.
+def valued_table(
+    config: OnPolicyConfig, level: Level, rollout: ChunkRollout, reduce: Reduce
+) -> Table:
+    """Advantages by generalised advantage estimation, of decisions or of the actions within them,
+    as they are valued.
 
     Raises:
         HandoffError: nothing is valued, or in neither way; advantages finer than log-probabilities.
@@ -100,7 +108,9 @@ def valued_table(config: OnPolicyConfig, level: Level, rollout: ChunkRollout, re
     horizon = rollout.reward_TNH.shape[2]
     if value_TNV is None or value_TNV.shape[2] not in (1, horizon):
         told = None if value_TNV is None else value_TNV.shape[2]
-        raise HandoffError(f"practice: {told} values of a decision, expected 1, or {horizon} of its actions.")
+        raise HandoffError(
+            f"practice: {told} values of a decision, expected 1, or {horizon} of its actions."
+        )
     executed_TNH = _executed(rollout)
     if value_TNV.shape[2] == 1:
         found = _of_decisions(config, rollout)
@@ -111,12 +121,17 @@ def valued_table(config: OnPolicyConfig, level: Level, rollout: ChunkRollout, re
         valued_TNV = executed_TNH
     advantage_RV = normalised(advantage_TNV, valued_TNV, reduce).flatten(0, 1)
     return _table(rollout, level, advantage_RV)._replace(
-        target_RV=return_TNV.flatten(0, 1), before_RV=value_TNV.flatten(0, 1), valued_RV=valued_TNV.flatten(0, 1)
+        target_RV=return_TNV.flatten(0, 1),
+        before_RV=value_TNV.flatten(0, 1),
+        valued_RV=valued_TNV.flatten(0, 1),
     )
 
 
-def grouped_table(config: GroupConfig, level: Level, rollout: ChunkRollout, reduce: Reduce) -> Table:
-    """Advantages relative to the group that began in the same state, those of a trajectory alike at all its actions.
+def grouped_table(
+    config: GroupConfig, level: Level, rollout: ChunkRollout, reduce: Reduce
+) -> Table:
+    """Advantages relative to the group that began in the same state, those of a trajectory alike at
+    all its actions.
 
     Args:
         config: of groups; a group's worlds stand side by side.
@@ -128,7 +143,9 @@ def grouped_table(config: GroupConfig, level: Level, rollout: ChunkRollout, redu
         HandoffError: no outcomes, or worlds that make no whole groups.
     """
     if rollout.outcome_NM is None:
-        raise HandoffError("practice: trajectories without outcomes, expected one episode in every world.")
+        raise HandoffError(
+            "practice: trajectories without outcomes, expected one episode in every world."
+        )
     found = group_advantages(config, rollout.outcome_NM, reduce)
     executed_TNH = _executed(rollout)
     kept_TNH = executed_TNH & found.kept_N[None, :, None]
@@ -143,7 +160,9 @@ def grouped_table(config: GroupConfig, level: Level, rollout: ChunkRollout, redu
     return table._replace(valid_RU=table.valid_RU & kept_TNH.any(dim=2).flatten()[:, None])
 
 
-def group_advantages(config: GroupConfig, outcome_NM: Tensor, reduce: Reduce = lambda part: part) -> Grouped:
+def group_advantages(
+    config: GroupConfig, outcome_NM: Tensor, reduce: Reduce = lambda part: part
+) -> Grouped:
     """Of N trajectories in groups of `config.size` that stand side by side.
 
     Args:
@@ -193,8 +212,11 @@ def _of_decisions(config: OnPolicyConfig, rollout: ChunkRollout) -> Advantages:
     )
 
 
-def _of_actions(config: OnPolicyConfig, rollout: ChunkRollout, executed_TNH: Tensor) -> tuple[Tensor, Tensor]:
-    """(T, N, H) advantages and returns: time runs through the actions of all chunks, past those not executed."""
+def _of_actions(
+    config: OnPolicyConfig, rollout: ChunkRollout, executed_TNH: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(T, N, H) advantages and returns: time runs through the actions of all chunks, past those not
+    executed."""
     assert rollout.value_TNV is not None
     ended_TN = rollout.terminated_TN | rollout.truncated_TN
     value_TN, last_N, final_TN = _first_values(rollout)
@@ -202,14 +224,18 @@ def _of_actions(config: OnPolicyConfig, rollout: ChunkRollout, executed_TNH: Ten
     last_TNH = executed_TNH & (_numbers(executed_TNH) == rollout.length_TN[..., None] - 1)
     value_TNH = torch.where(executed_TNH, rollout.value_TNV, 0.0)
     within_TNH = torch.cat([value_TNH[..., 1:], torch.zeros_like(value_TNH[..., :1])], dim=2)
-    next_TNH = torch.where(last_TNH, after_TN[..., None], torch.where(executed_TNH, within_TNH, 0.0))
+    next_TNH = torch.where(
+        last_TNH, after_TN[..., None], torch.where(executed_TNH, within_TNH, 0.0)
+    )
     # What was not executed takes no time: neither discount nor trace fades there.
     idle = 1.0 / config.trace if config.trace > 0.0 else 1.0
     discount_TNH = torch.where(executed_TNH, config.discount, idle)
     reward_TNH = torch.where(executed_TNH, rollout.reward_TNH, 0.0)
     over = [(last_TNH & flag[..., None]) for flag in (rollout.terminated_TN, rollout.truncated_TN)]
     tables = (reward_TNH, value_TNH, next_TNH, *over, discount_TNH)
-    reward, value, after, terminated, truncated, discount = (part.transpose(1, 2).flatten(0, 1) for part in tables)
+    reward, value, after, terminated, truncated, discount = (
+        part.transpose(1, 2).flatten(0, 1) for part in tables
+    )
     found = gae(reward, value, after, terminated, truncated, discount, config.trace)
     steps, actions = executed_TNH.shape[0], executed_TNH.shape[2]
     advantage, returned = (part.unflatten(0, (steps, actions)).transpose(1, 2) for part in found)
@@ -217,10 +243,13 @@ def _of_actions(config: OnPolicyConfig, rollout: ChunkRollout, executed_TNH: Ten
 
 
 def _first_values(rollout: ChunkRollout) -> tuple[Tensor, Tensor, Tensor]:
-    """Of what was decided upon, of what came last, and of true final observations: the value of the first action."""
+    """Of what was decided upon, of what came last, and of true final observations: the value of the
+    first action."""
     parts = (rollout.value_TNV, rollout.last_value_NV, rollout.final_value_TNV)
     if any(part is None for part in parts):
-        raise HandoffError("practice: values without those of what came last or of the true final observations.")
+        raise HandoffError(
+            "practice: values without those of what came last or of the true final observations."
+        )
     value, last, final = (part[..., 0] for part in parts if part is not None)
     return value, last, final
 
@@ -233,7 +262,10 @@ def _executed(rollout: ChunkRollout) -> Tensor:
 def _table(rollout: ChunkRollout, level: Level, advantage_RV: Tensor) -> Table:
     executed_RH = _executed(rollout).flatten(0, 1)
     log_prob_RKHA = rollout.log_prob_TNKHA.flatten(0, 1)
-    units = [to_level(log_prob_RKHA[:, part], executed_RH, level) for part in range(log_prob_RKHA.shape[1])]
+    units = [
+        to_level(log_prob_RKHA[:, part], executed_RH, level)
+        for part in range(log_prob_RKHA.shape[1])
+    ]
     decisions, here = rollout.length_TN.shape
     trace = {name: value.flatten(0, 1) for name, value in rollout.parts.items()}
     trace["executed"] = executed_RH[:, None].expand(-1, log_prob_RKHA.shape[1], -1)

@@ -19,24 +19,31 @@ class PpoConfig:
     clip_high: float | None = None
     """Above 1, where it is another one; DAPO 0.28."""
     dual_clip: float | None = None
-    """Greatest weight of a row with a negative advantage, above 1; 3 in Ye et al. None bounds nothing."""
+    """Greatest weight of a row with a negative advantage, above 1; 3 in Ye et al. None bounds
+    nothing."""
     value_clip: float | None = None
-    """Furthest that a value may move from that of the rollout and still be pulled; RL-100 0.2. None does not clip."""
+    """Furthest that a value may move from that of the rollout and still be pulled; RL-100 0.2. None
+    does not clip."""
     value_huber: float | None = None
-    """Error of a value beyond which it counts linearly (Huber); RLinf 10. None counts its square throughout."""
+    """Error of a value beyond which it counts linearly (Huber); RLinf 10. None counts its square
+    throughout."""
     behaviour_cap: float | None = None
-    """Greatest weight of a row for having been acted by another policy than the proximal one; AReaL 5."""
+    """Greatest weight of a row for having been acted by another policy than the proximal one; AReaL
+    5."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.clip < 1.0 or (self.clip_high is not None and self.clip_high < self.clip):
-            raise HandoffError(f"ppo: clip {self.clip} and {self.clip_high}, expected 0 to 1 and no less.")
+            raise HandoffError(
+                f"ppo: clip {self.clip} and {self.clip_high}, expected 0 to 1 and no less."
+            )
         if self.dual_clip is not None and self.dual_clip <= 1.0:
             raise HandoffError(f"ppo: dual_clip is {self.dual_clip}, expected more than 1.")
 
 
 @config
 class OnPolicyConfig:
-    """How a rollout is learned from. The defaults are those of DPPO for state-based robomimic and gym [C]."""
+    """How a rollout is learned from. The defaults are those of DPPO for state-based robomimic and
+    gym [C]."""
 
     ppo: PpoConfig = field(default_factory=lambda: PpoConfig(clip=0.01))
     least_clip: float | None = 0.001
@@ -67,8 +74,8 @@ class OnPolicyConfig:
     entropy: float = 0.0
     """Weight of staying undecided, per unit; of actors that tell how undecided they are."""
     decoupled: bool = False
-    """Bounds ratios against the policy as it is when an update begins, and weighs rows by how likely it is to act as
-    the one that acted did (AReaL), for rollouts of older policies."""
+    """Bounds ratios against the policy as it is when an update begins, and weighs rows by how
+    likely it is to act as the one that acted did (AReaL), for rollouts of older policies."""
     cost_limit: float = float("inf")
     """Of an episode's cost; infinity is without a constraint."""
     cost_rate: float = 0.035
@@ -91,23 +98,30 @@ Outcome = Literal["return", "success", "brevity"]
 
 @config
 class GroupConfig:
-    """Advantages relative to a group of trajectories from one state; see `policies.rl.on_policy.advantages`."""
+    """Advantages relative to a group of trajectories from one state; see
+    `policies.rl.on_policy.advantages`."""
 
     size: int = 8
     """Trajectories of a group."""
     drop_alike: bool = True
-    """Leaves groups out in which all came to the same: they would count among the rows and teach nothing."""
+    """Leaves groups out in which all came to the same: they would count among the rows and teach
+    nothing."""
     length_norm: bool = True
     """Whether every trajectory weighs the same, however long it is."""
     outcomes: tuple[Outcome, ...] = ("return",)
-    """What a trajectory comes to, each a reward of its own: what it was paid, whether it solved the task, and if so how
-    much of its time was left."""
+    """What a trajectory comes to, each a reward of its own: what it was paid, whether it solved the
+    task, and if so how much of its time was left."""
     weights: tuple[float, ...] = ()
     """Of several outcomes; none are all 1."""
 
 
 RELEASED = ChainConfig(
-    min_std=0.1, min_log_prob_std=0.1, noise_clip=3.0, log_prob_min=-5.0, log_prob_max=2.0, reduce="mean"
+    min_std=0.1,
+    min_log_prob_std=0.1,
+    noise_clip=3.0,
+    log_prob_min=-5.0,
+    log_prob_max=2.0,
+    reduce="mean",
 )
 """Noise and log-probabilities of the released code."""
 
@@ -117,9 +131,11 @@ class DppoConfig:
     """How a policy is walked while it learns."""
 
     steps: int = 5
-    """K: of DDIM with the noise of DDPM, or of the flow-SDE. Released: 20 of DDPM, 5 of DDIM for pictures."""
+    """K: of DDIM with the noise of DDPM, or of the flow-SDE. Released: 20 of DDPM, 5 of DDIM for
+    pictures."""
     frozen_steps: int = 0
-    """Of them, first, with the weights as they were: 10 of 20 in the released state-based ones, none of 5."""
+    """Of them, first, with the weights as they were: 10 of 20 in the released state-based ones,
+    none of 5."""
     chain: ChainConfig = field(default_factory=lambda: RELEASED)
     flow_noise: float = 0.5
     """Of the flow-SDE."""
@@ -127,7 +143,8 @@ class DppoConfig:
 
 @config
 class FlowNoiseConfig:
-    """Noise by which the steps of a flow become random in practice; see `policies.rl.on_policy.flow_actor`."""
+    """Noise by which the steps of a flow become random in practice; see
+    `policies.rl.on_policy.flow_actor`."""
 
     kind: Literal["sde", "learned"] = "sde"
     steps: int = 4
@@ -143,7 +160,11 @@ class FlowNoiseConfig:
     """Units of the network that answers it."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or not 0.0 < self.low <= self.high or (self.kind == "sde" and not self.level > 0.0):
+        if (
+            self.steps < 1
+            or not 0.0 < self.low <= self.high
+            or (self.kind == "sde" and not self.level > 0.0)
+        ):
             raise HandoffError(
                 f"practice: noise of level {self.level} or from {self.low} to {self.high} in {self.steps} steps, "
                 "expected more than none, rising, in at least one."

@@ -1,14 +1,17 @@
 """DPPO: a diffusion or flow policy whose denoising steps are the actions that PPO learns from.
 
-Ren et al., arXiv 2409.00588, and its released code, irom-princeton/dppo. A chunk is drawn by K steps from noise; each
-of the last K' is a Gaussian of its own, with a log-probability, and counts as a row of PPO with the advantage of the
-whole decision. The steps before follow the policy as it was (`frozen_steps`).
+Ren et al., arXiv 2409.00588, and its released code, irom-princeton/dppo. A chunk is drawn by K
+steps from noise; each of the last K' is a Gaussian of its own, with a log-probability, and counts
+as a row of PPO with the advantage of the whole decision. The steps before follow the policy as it
+was (`frozen_steps`).
 
-For flow policies the steps are those of the flow-SDE (RLinf, arXiv 2510.06710) instead of DDPM's or DDIM's.
+For flow policies the steps are those of the flow-SDE (RLinf, arXiv 2510.06710) instead of DDPM's or
+DDIM's.
 
-Where paper and released code differ: the joint log-probability of a chunk against the mean over its entries, each
-clamped; the code's, which its clips belong to. At a time limit it bootstraps with the observation after the reset; here
-with the true one. Evaluation adds no noise at the last step, as the code.
+Where paper and released code differ: the joint log-probability of a chunk against the mean over its
+entries, each clamped; the code's, which its clips belong to. At a time limit it bootstraps with the
+observation after the reset; here with the true one. Evaluation adds no noise at the last step, as
+the code.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, K learning parts.
 """
@@ -42,30 +45,42 @@ class Decision(NamedTuple):
 
 
 class DenoisingActor:
-    """A diffusion policy that acts, learns, and knows how likely it acted; a `policies.rl.on_policy.ppo.OnPolicyActor`.
+    """A diffusion policy that acts, learns, and knows how likely it acted; a
+    `policies.rl.on_policy.ppo.OnPolicyActor`.
 
     Args:
-        policy: is learned in place: what it samples afterwards is what was learned. A policy of pictures is refused.
+        policy: is learned in place: what it samples afterwards is what was learned. A policy of
+            pictures is refused.
         config: how it is walked.
 
     Raises:
-        HandoffError: more frozen steps than there are, steps that the schedule has not, or a policy of sensors.
+        HandoffError: more frozen steps than there are, steps that the schedule has not, or a policy
+            of sensors.
     """
 
     def __init__(self, policy: DiffusionPolicy, config: DppoConfig) -> None:
         if policy.shapes.sensors:
-            raise HandoffError("dppo: a policy of pictures or point clouds, expected one of vectors alone.")
+            raise HandoffError(
+                "dppo: a policy of pictures or point clouds, expected one of vectors alone."
+            )
         if not 0 <= config.frozen_steps < config.steps:
-            raise HandoffError(f"dppo: {config.frozen_steps} of {config.steps} steps are frozen, expected fewer.")
+            raise HandoffError(
+                f"dppo: {config.frozen_steps} of {config.steps} steps are frozen, expected fewer."
+            )
         self.policy, self.config = policy, config
         self.before = copy.deepcopy(policy).requires_grad_(False).eval()
         """The policy as it was."""
         self.grid: Grid = (
             sde_grid(config.steps, config.flow_noise)
             if policy.config.objective == "flow"
-            else ddim_grid(policy.config.train_timesteps, config.steps, 1.0, policy.config.clip, renoise=True)
+            else ddim_grid(
+                policy.config.train_timesteps, config.steps, 1.0, policy.config.clip, renoise=True
+            )
         )
-        self._frozen, self._learning = self.grid.part(0, config.frozen_steps), self.grid.part(config.frozen_steps)
+        self._frozen, self._learning = (
+            self.grid.part(0, config.frozen_steps),
+            self.grid.part(config.frozen_steps),
+        )
         self.parts = config.steps - config.frozen_steps
         policy.requires_grad_(False).eval()
         policy.denoiser.requires_grad_(True)
@@ -75,7 +90,9 @@ class DenoisingActor:
         return list(self.policy.denoiser.parameters())
 
     @torch.no_grad()
-    def decide(self, seen_BTO: Tensor, generator: torch.Generator, *, deterministic: bool = False) -> Decision:
+    def decide(
+        self, seen_BTO: Tensor, generator: torch.Generator, *, deterministic: bool = False
+    ) -> Decision:
         """Draws a chunk for every row.
 
         Args:
@@ -95,7 +112,9 @@ class DenoisingActor:
                 self._denoise(self.before, seen_BTO), noise_BHA, step_noise[:frozen], *walk
             ).clean_BHA
         walk = (self._learning, options, active_KB[frozen:])
-        chain = sample_chain(self._denoise(self.policy, seen_BTO), noise_BHA, step_noise[frozen:], *walk)
+        chain = sample_chain(
+            self._denoise(self.policy, seen_BTO), noise_BHA, step_noise[frozen:], *walk
+        )
         trace = {
             "here": chain.sample_LBHA[:-1].transpose(0, 1),
             "next": chain.sample_LBHA[1:].transpose(0, 1),
@@ -108,7 +127,13 @@ class DenoisingActor:
         """See `OnPolicyActor.log_prob`."""
         denoise = self._denoise(self.policy, seen)
         return step_log_prob(
-            denoise, trace["here"], trace["next"], trace["std"], part, self._learning, self.config.chain
+            denoise,
+            trace["here"],
+            trace["next"],
+            trace["std"],
+            part,
+            self._learning,
+            self.config.chain,
         )
 
     def cloning_loss(self, seen: Tensor, generator: torch.Generator) -> Tensor:
@@ -124,7 +149,9 @@ class DenoisingActor:
             )
         frozen = self.config.frozen_steps
         rest = chain._replace(sample_LBHA=chain.sample_LBHA[frozen:], std_KB=chain.std_KB[frozen:])
-        return -chain_log_prob(self._denoise(self.policy, seen), rest, self._learning, self.config.chain).mean()
+        return -chain_log_prob(
+            self._denoise(self.policy, seen), rest, self._learning, self.config.chain
+        ).mean()
 
     def _denoise(self, policy: DiffusionPolicy, seen_BTO: Tensor) -> Denoise:
         denoise = policy.denoise(policy.encoder(Observed(seen_BTO)))

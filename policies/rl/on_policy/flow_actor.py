@@ -1,17 +1,22 @@
-"""A vision-language policy that flows a chunk from noise, as one that acts, learns and knows how likely it acted.
+"""A vision-language policy that flows a chunk from noise, as one that acts, learns and knows how
+likely it acted.
 
-The flow's ODE has no chance and no likelihood. Flow-SDE and Flow-Noise (pi_RL, Chen et al. 2025, arXiv 2510.25889) give
-its K steps both, for practice alone; inference goes without:
-- `sde` adds the noise of `policies.samplers.flow_matching.sde_grid` and draws towards the noise again what it took away. Of every
-  decision one step, drawn at random, is random and learned from while the others follow the ODE, which is one part of
-  a decision; or all are, each a part with a ratio of its own, as in DPPO.
-- `learned` adds to every step of Euler's noise of a deviation that a small network answers within bounds. All steps
-  together are one decision: the log-probability of the whole chain is the sum over its steps.
+The flow's ODE has no chance and no likelihood. Flow-SDE and Flow-Noise (pi_RL, Chen et al. 2025,
+arXiv 2510.25889) give its K steps both, for practice alone; inference goes without:
+- `sde` adds the noise of `policies.samplers.flow_matching.sde_grid` and draws towards the noise
+  again what it took away. Of every decision one step, drawn at random, is random and learned from
+  while the others follow the ODE, which is one part of a decision; or all are, each a part with a
+  ratio of its own, as in DPPO.
+- `learned` adds to every step of Euler's noise of a deviation that a small network answers within
+  bounds. All steps together are one decision: the log-probability of the whole chain is the sum
+  over its steps.
 
-The value is read from the action expert, as released for pi0; there it is the mean over the steps of the sampler, here
-the expert is asked once more, of the chunk 0 at time 1: a function of the observation alone.
+The value is read from the action expert, as released for pi0; there it is the mean over the steps
+of the sampler, here the expert is asked once more, of the chunk 0 at time 1: a function of the
+observation alone.
 
-Shape suffixes: B batch, K steps, L samples of a chain (K + 1), H horizon, A action, V values, W width.
+Shape suffixes: B batch, K steps, L samples of a chain (K + 1), H horizon, A action, V values, W
+width.
 """
 
 from __future__ import annotations
@@ -76,17 +81,24 @@ class FlowActor:
         self.policy, self.noise = policy.eval(), noise
         self.level: Level = level
         self.learned = NoiseNetwork(policy, noise) if noise.kind == "learned" else None
-        self.grid = sde_grid(noise.steps, noise.level) if noise.kind == "sde" else ode_grid(noise.steps)
+        self.grid = (
+            sde_grid(noise.steps, noise.level) if noise.kind == "sde" else ode_grid(noise.steps)
+        )
         self.parts = noise.steps if noise.kind == "sde" and not noise.one_step else 1
         self.before = copy.deepcopy(policy).requires_grad_(False) if clones else None
         """The policy as it was."""
         outputs = {"chunk": 1, "action": policy.chunk_shape[0]}
         width = policy.expert.width
-        self.head = None if values is None else ValueHead(policy, width, hidden, outputs[values], trunk)
+        self.head = (
+            None if values is None else ValueHead(policy, width, hidden, outputs[values], trunk)
+        )
 
     def parameters(self) -> list[nn.Parameter]:
         """Those of the policy and of its noise, without the head of values."""
-        return [*self.policy.parameters(), *([] if self.learned is None else self.learned.parameters())]
+        return [
+            *self.policy.parameters(),
+            *([] if self.learned is None else self.learned.parameters()),
+        ]
 
     def draw(self, rows: int, generator: torch.Generator) -> Trace:
         """The chance of a decision for so many rows; each entry (rows, ...)."""
@@ -109,8 +121,13 @@ class FlowActor:
         value_BV = self._value(observed, looked, len(seen))
         if self.learned is not None:
             return self._chained(looked, noise_LBHA, value_BV)
-        active_KB, grid = chance["active"].T if self.noise.one_step else None, self.grid.to(noise_LBHA.device)
-        chain = sample_chain(self.policy.denoise(looked), noise_LBHA[0], noise_LBHA[1:], grid, _EACH, active_KB)
+        active_KB, grid = (
+            chance["active"].T if self.noise.one_step else None,
+            self.grid.to(noise_LBHA.device),
+        )
+        chain = sample_chain(
+            self.policy.denoise(looked), noise_LBHA[0], noise_LBHA[1:], grid, _EACH, active_KB
+        )
         step_BK = torch.arange(self.noise.steps, device=noise_LBHA.device).expand(len(seen), -1)
         if active_KB is not None:
             step_BK = active_KB.int().argmax(dim=0)[:, None]
@@ -131,7 +148,8 @@ class FlowActor:
         return value_BV
 
     def evaluate(self, seen: Any, part: Tensor, trace: Trace) -> Evaluated:
-        """See `UnitActor.evaluate`: log-probabilities of the level, values, and how undecided it is."""
+        """See `UnitActor.evaluate`: log-probabilities of the level, values, and how undecided it
+        is."""
         observed = observed_of(seen)
         looked = self.policy.see(observed)
         if self.learned is not None:
@@ -143,7 +161,9 @@ class FlowActor:
             entropy_BHA = (trace["std"].log() + _ENTROPY)[:, None, None].expand_as(log_prob_BHA)
         units = to_level(log_prob_BHA, trace["executed"], self.level)
         entropy_BU = to_level(entropy_BHA, trace["executed"], self.level).log_prob_RU
-        return Evaluated(units.log_prob_RU, self._value(observed, looked, len(log_prob_BHA)), entropy_BU)
+        return Evaluated(
+            units.log_prob_RU, self._value(observed, looked, len(log_prob_BHA)), entropy_BU
+        )
 
     def log_prob(self, seen: Any, part: Tensor, trace: Trace) -> Tensor:
         """See `OnPolicyActor.log_prob`: of all that was executed."""
@@ -198,7 +218,9 @@ class FlowActor:
             source = cast(VlaPolicy, self.head.trunk)
             looked = source.see(observed)
         nothing_BHA = torch.zeros(rows, *self.policy.chunk_shape, device=self.policy.device)
-        hidden_BHW = source.expert.hidden(nothing_BHA, torch.ones(rows, device=self.policy.device), looked)
+        hidden_BHW = source.expert.hidden(
+            nothing_BHA, torch.ones(rows, device=self.policy.device), looked
+        )
         return self.head(hidden_BHW.mean(dim=1))
 
 
@@ -214,7 +236,9 @@ class NoiseNetwork(nn.Module):
         super().__init__()
         self.low, self.high = math.log(noise.low), math.log(noise.high)
         width, action = policy.expert.width, policy.chunk_shape[1]
-        self.layers = nn.Sequential(nn.Linear(width, noise.hidden), nn.SiLU(), nn.Linear(noise.hidden, action))
+        self.layers = nn.Sequential(
+            nn.Linear(width, noise.hidden), nn.SiLU(), nn.Linear(noise.hidden, action)
+        )
 
     def forward(self, hidden_BHW: Tensor) -> Tensor:
         """(B, H, A), geometrically between the bounds."""
@@ -226,7 +250,10 @@ def _log_normal(value_BHA: Tensor, mean_BHA: Tensor, std_BHA: Tensor) -> Tensor:
     standard_BHA = (value_BHA - mean_BHA) / std_BHA
     one_B = standard_BHA.new_ones(len(standard_BHA))
     # Of a standard normal number, and of how much wider it was made.
-    return gaussian_log_prob(standard_BHA, Gaussian(torch.zeros_like(mean_BHA), one_B), _EACH) - std_BHA.log()
+    return (
+        gaussian_log_prob(standard_BHA, Gaussian(torch.zeros_like(mean_BHA), one_B), _EACH)
+        - std_BHA.log()
+    )
 
 
 def _at(part_KBHA: Tensor, step_BJ: Tensor) -> Tensor:

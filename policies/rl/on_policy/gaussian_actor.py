@@ -1,4 +1,5 @@
-"""A Gaussian whose mean is a network's answer: what plain PPO acts by, and what a diffusion policy is compared with.
+"""A Gaussian whose mean is a network's answer: what plain PPO acts by, and what a diffusion policy
+is compared with.
 
 Shape suffixes: B batch, A action.
 """
@@ -26,7 +27,8 @@ class GaussianDecision(NamedTuple):
 
 
 class GaussianActor(nn.Module):
-    """Mean of a network, a standard deviation per entry that does not depend on what is seen, as in stable-baselines3.
+    """Mean of a network, a standard deviation per entry that does not depend on what is seen, as in
+    stable-baselines3.
 
     Args:
         mean: (B, ...) as seen to (B, A); is learned in place.
@@ -43,7 +45,9 @@ class GaussianActor(nn.Module):
         self._before = copy.deepcopy(mean).requires_grad_(False)
 
     @torch.no_grad()
-    def decide(self, seen: Tensor, generator: torch.Generator, *, deterministic: bool = False) -> GaussianDecision:
+    def decide(
+        self, seen: Tensor, generator: torch.Generator, *, deterministic: bool = False
+    ) -> GaussianDecision:
         """Draws an action for every row; `deterministic` takes the mean."""
         mean_BA = self.mean(seen)
         noise_BA = torch.randn(mean_BA.shape, generator=generator)
@@ -62,4 +66,6 @@ class GaussianActor(nn.Module):
         return -self._likely(self.mean(seen), wanted_BA).mean()
 
     def _likely(self, mean_BA: Tensor, action_BA: Tensor) -> Tensor:
-        return Normal(mean_BA, self.log_std.exp(), validate_args=False).log_prob(action_BA).sum(dim=1)
+        return (
+            Normal(mean_BA, self.log_std.exp(), validate_args=False).log_prob(action_BA).sum(dim=1)
+        )

@@ -30,7 +30,9 @@ class Rows:
     def __init__(self, shares: Shares, parts: int) -> None:
         self._shares, self._parts = shares, parts
 
-    def minibatches(self, size: int, generator: torch.Generator, device: torch.device) -> list[Minibatch]:
+    def minibatches(
+        self, size: int, generator: torch.Generator, device: torch.device
+    ) -> list[Minibatch]:
         """One pass over all rows, in some `size` of all workers at a time, as numbers on `device`.
 
         Their order comes from the host, whatever the device.

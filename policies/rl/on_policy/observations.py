@@ -15,7 +15,11 @@ def observed_of(seen: Any) -> Observed:
     if isinstance(seen, Tensor):
         return Observed(seen)
     names = [str(name) for name in seen.keys()]  # noqa: SIM118 - iterating goes through the rows
-    sensors = {name: seen[name][:, None] for name in names if name not in (VECTOR, INSTRUCTION, TOKENS, MASK)}
+    sensors = {
+        name: seen[name][:, None]
+        for name in names
+        if name not in (VECTOR, INSTRUCTION, TOKENS, MASK)
+    }
     if TOKENS in names:
         # Worlds that stay on a device have read them before.
         return Observed(seen[VECTOR], sensors, words=Words(seen[TOKENS], seen[MASK]))

@@ -1,12 +1,14 @@
-"""On-policy learning: rollouts, and epochs of minibatches over them, for anybody who can say how likely they acted.
+"""On-policy learning: rollouts, and epochs of minibatches over them, for anybody who can say how
+likely they acted.
 
-Who acts is an `OnPolicyActor`: a decision is drawn in K parts, each with a log-probability - one part for a Gaussian,
-K denoising steps for a diffusion policy (DPPO's two-layer MDP). A row of a minibatch is one part of one decision; where
-a part has several log-probabilities, such as the tokens of a chunk, each has a ratio of its own, see
-`policies.rl.on_policy.rollout`.
+Who acts is an `OnPolicyActor`: a decision is drawn in K parts, each with a log-probability - one
+part for a Gaussian, K denoising steps for a diffusion policy (DPPO's two-layer MDP). A row of a
+minibatch is one part of one decision; where a part has several log-probabilities, such as the
+tokens of a chunk, each has a ratio of its own, see `policies.rl.on_policy.rollout`.
 
-All chance of an update hangs on its number, so a run that was killed goes on as if it had not been; and on the number
-of the row in the whole rollout, not on who holds it, so that 1, 2 and 4 workers make the same update to rounding.
+All chance of an update hangs on its number, so a run that was killed goes on as if it had not been;
+and on the number of the row in the whole rollout, not on who holds it, so that 1, 2 and 4 workers
+make the same update to rounding.
 
 Shape suffixes: R rows of decisions, K parts, U units, V values.
 """
@@ -56,7 +58,8 @@ class OnPolicyActor(Protocol):
         ...
 
     def cloning_loss(self, seen: Any, generator: torch.Generator) -> Tensor:
-        """Negative log-likelihood of what the policy that it began as would do; asked where `cloning` is above 0."""
+        """Negative log-likelihood of what the policy that it began as would do; asked where
+        `cloning` is above 0."""
         ...
 
 
@@ -73,7 +76,8 @@ class Evaluated(NamedTuple):
 
 @runtime_checkable
 class UnitActor(Protocol):
-    """An `OnPolicyActor` whose parts have several log-probabilities, and which may value what it sees."""
+    """An `OnPolicyActor` whose parts have several log-probabilities, and which may value what it
+    sees."""
 
     def evaluate(self, seen: Any, part: Tensor, trace: Trace) -> Evaluated:
         """See `OnPolicyActor.log_prob`."""
@@ -105,8 +109,9 @@ class OnPolicyLearner:
     Args:
         config: see there.
         actor: who acts.
-        critic: (rows, ...) as seen, to (rows, 1), or (rows, 2) with the value of costs second. Of an actor that values
-            what it sees, the part that does nothing else: it learns at the critic's rate. None values nothing.
+        critic: (rows, ...) as seen, to (rows, 1), or (rows, 2) with the value of costs second. Of
+            an actor that values what it sees, the part that does nothing else: it learns at the
+            critic's rate. None values nothing.
         seed: of the order of the rows.
         reduce: sums a tensor over all workers; alone it stays as it is.
     """
@@ -119,7 +124,13 @@ class OnPolicyLearner:
         seed: int = 0,
         reduce: Reduce = lambda part: part,
     ) -> None:
-        self.config, self.actor, self.critic, self.seed, self._reduce = config, actor, critic, seed, reduce
+        self.config, self.actor, self.critic, self.seed, self._reduce = (
+            config,
+            actor,
+            critic,
+            seed,
+            reduce,
+        )
         self._trained = [parameter for parameter in actor.parameters() if parameter.requires_grad]
         self._valuing = [] if critic is None else list(critic.parameters())
         self.actor_optimizer = torch.optim.Adam(self._trained, config.actor_rate)
@@ -129,7 +140,11 @@ class OnPolicyLearner:
         self.rollouts = 0
         self.rate = config.actor_rate
         self.lagrangian = Lagrangian(config.cost_limit, config.cost_rate, config.cost_gain)
-        clips = None if config.least_clip is None else step_clips(actor.parts, config.ppo.clip, config.least_clip)
+        clips = (
+            None
+            if config.least_clip is None
+            else step_clips(actor.parts, config.ppo.clip, config.least_clip)
+        )
         self._clips = clips
         self._weights = step_discounts(actor.parts, config.part_discount)
 
@@ -143,7 +158,9 @@ class OnPolicyLearner:
         Raises:
             HandoffError: a loss that is not finite; that step was not made.
         """
-        return self.learn(decision_table(self.config, rollout, self.lagrangian, episode_cost, self._reduce))
+        return self.learn(
+            decision_table(self.config, rollout, self.lagrangian, episode_cost, self._reduce)
+        )
 
     def learn(self, table: Table) -> Learned:
         """Learns from rows with advantages.
@@ -156,12 +173,16 @@ class OnPolicyLearner:
         bound = table.log_prob_RKU if not config.decoupled else self._proximal(table)
         figures: list[Tensor] = []
         largest, epochs, kl = 0.0, 0, 0.0
-        while epochs < config.epochs and not (learns and config.target_kl is not None and kl > config.target_kl):
+        while epochs < config.epochs and not (
+            learns and config.target_kl is not None and kl > config.target_kl
+        ):
             made = []
             for number, batch in enumerate(
                 rows.minibatches(config.batch_size, self._draw(epochs), table.log_prob_RKU.device)
             ):
-                loss, told, ratio = self._loss(table, bound, batch, learns, self._draw(epochs, number))
+                loss, told, ratio = self._loss(
+                    table, bound, batch, learns, self._draw(epochs, number)
+                )
                 self._step(loss, learns)
                 made.append(self._reduce(told))
                 largest = max(largest, ratio)
@@ -201,7 +222,10 @@ class OnPolicyLearner:
         self.actor_optimizer.load_state_dict(state["actor_optimizer"])
         self.critic_optimizer.load_state_dict(state["critic_optimizer"])
         self.rollouts, self.rate = state["rollouts"], state["rate"]
-        self.lagrangian.integral, self.lagrangian.multiplier = state["integral"], state["multiplier"]
+        self.lagrangian.integral, self.lagrangian.multiplier = (
+            state["integral"],
+            state["multiplier"],
+        )
 
     def _evaluate(self, seen: Any, part: Tensor, trace: Trace) -> Evaluated:
         """With (rows, U) log-probabilities, and values if any."""
@@ -226,7 +250,8 @@ class OnPolicyLearner:
     def _loss(
         self, table: Table, bound_RKU: Tensor, batch: Minibatch, learns: bool, draw: torch.Generator
     ) -> tuple[Tensor, Tensor, float]:
-        """Of this worker's rows of a minibatch: the loss, five figures that workers sum, and the largest ratio."""
+        """Of this worker's rows of a minibatch: the loss, five figures that workers sum, and the
+        largest ratio."""
         config, (decision, part, count) = self.config, batch
         if table.valid_RU is not None:
             some = table.valid_RU[decision].any(dim=1)
@@ -235,31 +260,43 @@ class OnPolicyLearner:
         valid = None if table.valid_RU is None else table.valid_RU[decision]
         rows = self._rows(valid, count * units)
         if not len(decision):
-            # Of several workers one may have nothing to learn from, and takes part in all sums of the others.
+            # Of several workers one may have nothing to learn from, and takes part in all sums of
+            # the others.
             if table.valued_RV is not None:
                 self._rows(table.valued_RV[decision], 0.0)
-            nothing = torch.stack([parameter.sum() for parameter in [*self._trained, *self._valuing]]).sum() * 0.0
+            nothing = (
+                torch.stack(
+                    [parameter.sum() for parameter in [*self._trained, *self._valuing]]
+                ).sum()
+                * 0.0
+            )
             return nothing, torch.zeros(5, device=nothing.device), 1.0
         seen = table.seen[decision]
-        asked = self._evaluate(seen, part, {name: kept[decision, part] for name, kept in table.trace.items()})
+        asked = self._evaluate(
+            seen, part, {name: kept[decision, part] for name, kept in table.trace.items()}
+        )
         found = surrogate(
             config.ppo,
             asked.log_prob,
             bound_RKU[decision, part],
-            (table.advantage_RU[decision] * self._weights.to(part.device)[part, None]).expand_as(asked.log_prob),
+            (table.advantage_RU[decision] * self._weights.to(part.device)[part, None]).expand_as(
+                asked.log_prob
+            ),
             valid=valid,
             rows=rows,
             clip=None if self._clips is None else self._clips.to(part.device)[part, None],
             behaviour=table.log_prob_RKU[decision, part] if config.decoupled else None,
         )
         worth = self._worth(table, decision, asked.value, count)
-        entropy = found.loss.new_zeros(()) if asked.entropy is None else _mean(asked.entropy, valid, rows)
+        entropy = (
+            found.loss.new_zeros(()) if asked.entropy is None else _mean(asked.entropy, valid, rows)
+        )
         loss = config.value_weight * worth
         if learns:
             loss = loss + found.loss - config.entropy * entropy
             if config.cloning > 0.0:
-                # Every decision is there with K parts, and says the same with each: one in K rows is asked. Shares of
-                # workers add up to the mean over the minibatch.
+                # Every decision is there with K parts, and says the same with each: one in K rows
+                # is asked. Shares of workers add up to the mean over the minibatch.
                 asked_of = self.actor.cloning_loss(seen[:: self.actor.parts], draw)
                 loss = loss + config.cloning * asked_of * (len(decision) / count)
         told = torch.stack([found.loss, worth, found.kl, found.clipped, entropy]).detach()
@@ -273,7 +310,12 @@ class OnPolicyLearner:
         values = value[:, : table.target_RV.shape[1]]
         rows = self._rows(valued, count)
         return value_loss(
-            self.config.ppo, values, table.target_RV[decision], table.before_RV[decision], valid=valued, rows=rows
+            self.config.ppo,
+            values,
+            table.target_RV[decision],
+            table.before_RV[decision],
+            valid=valued,
+            rows=rows,
         )
 
     def _rows(self, valid: Tensor | None, otherwise: float) -> float:
@@ -313,7 +355,8 @@ def _mean(part: Tensor, valid: Tensor | None, rows: float) -> Tensor:
 
 
 def _explained(table: Table) -> float:
-    """Share of the targets' variance that the first values told; 0 where they do not vary, or nothing is valued."""
+    """Share of the targets' variance that the first values told; 0 where they do not vary, or
+    nothing is valued."""
     if table.target_RV is None or table.before_RV is None:
         return 0.0
     target, value = table.target_RV, table.before_RV

@@ -1,19 +1,26 @@
 """The one policy-gradient loss: PPO with the options that its users differ in.
 
-PPO (Schulman et al., arXiv 1707.06347) on Gaussians, on the denoising steps of a diffusion or flow policy (DPPO, arXiv
-2409.00588; RL-100, arXiv 2510.14830; DiWA) and on tokens is the same loss over rows that have a log-probability now,
-one from when they were acted upon, and an advantage. Options, each off by default:
-- a lower and an upper clip of their own (DAPO, arXiv 2503.14476), per row where denoising steps differ (DPPO);
-- a bound on what a row with a negative advantage may weigh (dual clip, Ye et al., arXiv 1912.09729);
-- a proximal policy apart from the one that acted, for data that are some updates old (AReaL, arXiv 2505.24298);
+PPO (Schulman et al., arXiv 1707.06347) on Gaussians, on the denoising steps of a diffusion or flow
+policy (DPPO, arXiv
+2409.00588; RL-100, arXiv 2510.14830; DiWA) and on tokens is the same loss over rows that have a
+log-probability now, one from when they were acted upon, and an advantage. Options, each off by
+default:
+- a lower and an upper clip of their own (DAPO, arXiv 2503.14476), per row where denoising steps
+  differ (DPPO);
+- a bound on what a row with a negative advantage may weigh (dual clip, Ye et al., arXiv
+  1912.09729);
+- a proximal policy apart from the one that acted, for data that are some updates old (AReaL, arXiv
+  2505.24298);
 - a cost and its multiplier (PPO-Lagrangian, Ray et al. 2019);
-- a rate that follows the divergence (RL-100, as in rsl_rl), and a divergence at which an epoch ends (DPPO).
+- a rate that follows the divergence (RL-100, as in rsl_rl), and a divergence at which an epoch ends
+  (DPPO).
 
-Where systems differ: DPPO and stable-baselines3 normalise advantages in every minibatch, RLinf and RL-100 once over the
-whole rollout. Here it is once, over all workers: the update then does not depend on how rows are dealt out.
+Where systems differ: DPPO and stable-baselines3 normalise advantages in every minibatch, RLinf and
+RL-100 once over the whole rollout. Here it is once, over all workers: the update then does not
+depend on how rows are dealt out.
 
-Sums, not means, are what workers share: a loss is divided by the number of valid rows of the whole minibatch, which
-every worker is told, so the gradients of 1, 2 or 4 workers add up to the same.
+Sums, not means, are what workers share: a loss is divided by the number of valid rows of the whole
+minibatch, which every worker is told, so the gradients of 1, 2 or 4 workers add up to the same.
 """
 
 from __future__ import annotations
@@ -39,7 +46,8 @@ class Surrogate(NamedTuple):
     loss: Tensor
     """Sum over this worker's rows, over the number of rows of all workers."""
     kl: Tensor
-    """Divergence of the policy from the proximal one, in the same measure (Schulman's estimator, never negative)."""
+    """Divergence of the policy from the proximal one, in the same measure (Schulman's estimator,
+    never negative)."""
     clipped: Tensor
     """Share of the rows that the clip holds, in the same measure."""
     ratio: Tensor
@@ -73,18 +81,24 @@ def surrogate(
     ratio = log_ratio.exp()
     low = config.clip if clip is None else clip
     high = (config.clip_high or config.clip) if clip is None else clip
-    bounded = torch.minimum(torch.maximum(ratio, ratio.new_ones(()) - low), ratio.new_ones(()) + high)
+    bounded = torch.minimum(
+        torch.maximum(ratio, ratio.new_ones(()) - low), ratio.new_ones(()) + high
+    )
     gain = torch.minimum(ratio * advantage, bounded * advantage)
     if config.dual_clip is not None:
         gain = torch.where(advantage < 0.0, torch.maximum(gain, config.dual_clip * advantage), gain)
     if behaviour is not None:
         weight = (proximal - behaviour).detach().exp()
-        gain = gain * (weight if config.behaviour_cap is None else weight.clamp(max=config.behaviour_cap))
+        gain = gain * (
+            weight if config.behaviour_cap is None else weight.clamp(max=config.behaviour_cap)
+        )
     with torch.no_grad():
         divergence = ratio - 1.0 - log_ratio
         held = ((ratio < 1.0 - low) | (ratio > 1.0 + high)).to(gain.dtype)
     if valid is not None:
-        gain, divergence, held = (torch.where(valid, part, part.new_zeros(())) for part in (gain, divergence, held))
+        gain, divergence, held = (
+            torch.where(valid, part, part.new_zeros(())) for part in (gain, divergence, held)
+        )
     count = rows if rows is not None else float(gain.numel() if valid is None else valid.sum())
     count = max(count, 1.0)
     # A worker may have no row of a small minibatch.
@@ -101,7 +115,8 @@ def value_loss(
     valid: Tensor | None = None,
     rows: float | None = None,
 ) -> Tensor:
-    """Half the squared error of values, or Huber's, clipped as configured; summed and divided as `surrogate` is.
+    """Half the squared error of values, or Huber's, clipped as configured; summed and divided as
+    `surrogate` is.
 
     Args:
         config: its options.
@@ -125,14 +140,19 @@ def _error(difference: Tensor, huber: float | None) -> Tensor:
     """Its square; beyond `huber` twice Huber's, which goes on as a straight line."""
     if huber is None:
         return difference.square()
-    return 2.0 * torch.nn.functional.huber_loss(difference, torch.zeros_like(difference), reduction="none", delta=huber)
+    return 2.0 * torch.nn.functional.huber_loss(
+        difference, torch.zeros_like(difference), reduction="none", delta=huber
+    )
 
 
-def normalised(advantage: Tensor, valid: Tensor | None = None, reduce: Reduce = lambda part: part) -> Tensor:
-    """Advantages less their mean, over their standard deviation; both over the valid rows of all workers.
+def normalised(
+    advantage: Tensor, valid: Tensor | None = None, reduce: Reduce = lambda part: part
+) -> Tensor:
+    """Advantages less their mean, over their standard deviation; both over the valid rows of all
+    workers.
 
-    The sums are taken in double precision, so that how rows are dealt out changes the result by rounding alone.
-    Rows that do not count become 0. Advantages that are all the same become 0.
+    The sums are taken in double precision, so that how rows are dealt out changes the result by
+    rounding alone. Rows that do not count become 0. Advantages that are all the same become 0.
 
     Args:
         advantage: any shape.
@@ -147,14 +167,17 @@ def normalised(advantage: Tensor, valid: Tensor | None = None, reduce: Reduce = 
     variance = reduce(centred.square().sum()) / count.clamp(min=1.0)
     # Rounding alone must not be blown up to advantages of size 1.
     flat = variance.sqrt() <= 1e-7 * (mean.abs() + 1e-12)
-    return torch.where(flat, torch.zeros_like(centred), centred / (variance.sqrt() + 1e-8)).to(advantage.dtype)
+    return torch.where(flat, torch.zeros_like(centred), centred / (variance.sqrt() + 1e-8)).to(
+        advantage.dtype
+    )
 
 
 def step_clips(steps: int, clip: float, least: float, rate: float = 3.0) -> Tensor:
-    """(K,) clips of the K denoising steps that learn, the noisiest first: from `least` up to `clip` (DPPO).
+    """(K,) clips of the K denoising steps that learn, the noisiest first: from `least` up to `clip`
+    (DPPO).
 
-    `least + (clip - least) (e^(rate t) - 1) / (e^rate - 1)` with t from 0 to 1; one step alone has `clip`, where the
-    released code divides by zero.
+    `least + (clip - least) (e^(rate t) - 1) / (e^rate - 1)` with t from 0 to 1; one step alone has
+    `clip`, where the released code divides by zero.
 
     Raises:
         HandoffError: no steps, or clips that fall.
@@ -170,16 +193,19 @@ def step_clips(steps: int, clip: float, least: float, rate: float = 3.0) -> Tens
 
 
 def step_discounts(steps: int, discount: float) -> Tensor:
-    """(K,) weights of the advantage at the K denoising steps that learn: g^(K - i - 1), so 1 at the last (DPPO)."""
+    """(K,) weights of the advantage at the K denoising steps that learn: g^(K - i - 1), so 1 at the
+    last (DPPO)."""
     return discount ** torch.arange(steps - 1, -1, -1, dtype=torch.float32)
 
 
 @dataclass
 class Lagrangian:
-    """The multiplier of a cost, raised while the cost of episodes exceeds its limit (PPO-Lagrangian).
+    """The multiplier of a cost, raised while the cost of episodes exceeds its limit
+    (PPO-Lagrangian).
 
-    The integral alone overshoots and swings; `gain` adds what the cost is beyond its limit now, which damps it (Stooke
-    et al., arXiv 2007.03964). A limit of infinity leaves PPO as it is, bit for bit.
+    The integral alone overshoots and swings; `gain` adds what the cost is beyond its limit now,
+    which damps it (Stooke et al., arXiv 2007.03964). A limit of infinity leaves PPO as it is, bit
+    for bit.
     """
 
     limit: float
@@ -209,8 +235,11 @@ class Lagrangian:
         return (advantage - self.multiplier * cost_advantage) / (1.0 + self.multiplier)
 
 
-def followed_rate(rate: float, kl: float, target: float, lowest: float = 1e-6, highest: float = 1e-2) -> float:
-    """The next learning rate: 1.5 times smaller above twice the target divergence, larger below half of it."""
+def followed_rate(
+    rate: float, kl: float, target: float, lowest: float = 1e-6, highest: float = 1e-2
+) -> float:
+    """The next learning rate: 1.5 times smaller above twice the target divergence, larger below
+    half of it."""
     if kl > 2.0 * target:
         return max(lowest, rate / 1.5)
     return min(highest, rate * 1.5) if kl < 0.5 * target else rate

@@ -1,11 +1,12 @@
 """Advantages and returns of rollouts.
 
-A rollout is T decisions in N worlds that start anew by themselves. What a decision leads to is valued at the true
-observation after it, also where an episode ended: a time limit is bootstrapped behind, a terminal is not. The released
-DPPO takes the observation after the reset there; the true one is the default here, and the only choice.
+A rollout is T decisions in N worlds that start anew by themselves. What a decision leads to is
+valued at the true observation after it, also where an episode ended: a time limit is bootstrapped
+behind, a terminal is not. The released DPPO takes the observation after the reset there; the true
+one is the default here, and the only choice.
 
-A decision may be a chunk: its reward is then the discounted sum of what was executed of it, and g^length stands before
-all that comes after. lambda counts decisions, as in DPPO.
+A decision may be a chunk: its reward is then the discounted sum of what was executed of it, and
+g^length stands before all that comes after. lambda counts decisions, as in DPPO.
 
 Shape suffixes: T decisions, N worlds, H steps of a chunk.
 """
@@ -68,7 +69,9 @@ def gae(
     return Advantages(advantage_TN, advantage_TN + value_TN)
 
 
-def next_values(value_TN: Tensor, last_value_N: Tensor, final_value_TN: Tensor, ended_TN: Tensor) -> Tensor:
+def next_values(
+    value_TN: Tensor, last_value_N: Tensor, final_value_TN: Tensor, ended_TN: Tensor
+) -> Tensor:
     """(T, N) values of the true observations after the decisions, without asking a network twice.
 
     Args:
@@ -82,16 +85,20 @@ def next_values(value_TN: Tensor, last_value_N: Tensor, final_value_TN: Tensor, 
 
 
 def chunk_reward(reward_TNH: Tensor, length_TN: Tensor, discount: float) -> Tensor:
-    """(T, N) discounted sums of the first `length` rewards; what stands behind them was not executed."""
+    """(T, N) discounted sums of the first `length` rewards; what stands behind them was not
+    executed."""
     step_H = torch.arange(reward_TNH.shape[-1], device=reward_TNH.device)
     weight_TNH = discount**step_H * (step_H < length_TN[..., None])
     return torch.where(weight_TNH > 0, reward_TNH * weight_TNH, 0.0).sum(dim=-1)
 
 
-def n_step(reward_TN: Tensor, terminated_TN: Tensor, truncated_TN: Tensor, discount: float, n: int) -> NStep:
+def n_step(
+    reward_TN: Tensor, terminated_TN: Tensor, truncated_TN: Tensor, discount: float, n: int
+) -> NStep:
     """Sums of up to `n` rewards, fewer at an episode's end and at the rollout's.
 
-    A value target is `reward + discount * next_value.gather(0, last)`, with the values of `next_values`.
+    A value target is `reward + discount * next_value.gather(0, last)`, with the values of
+    `next_values`.
     """
     steps = len(reward_TN)
     last_TN = torch.arange(steps, device=reward_TN.device)[:, None].expand_as(reward_TN).clone()

@@ -1,13 +1,13 @@
 """What was experienced, from the rollout as it was made to the rows that are learned from.
 
-A decision may be a chunk of H actions of A entries. Where an actor tells how likely every entry was, three levels are
-to choose from (RLinf, arXiv 2510.06710): `token` takes a ratio per entry, `action` per action, `chunk` per decision;
-the log-probabilities of a finer level add up to those of a coarser one. Values and advantages are those of decisions,
-or of the actions within them, and hold for all that is finer. What was not executed, because the world ended, counts
-nowhere.
+A decision may be a chunk of H actions of A entries. Where an actor tells how likely every entry
+was, three levels are to choose from (RLinf, arXiv 2510.06710): `token` takes a ratio per entry,
+`action` per action, `chunk` per decision; the log-probabilities of a finer level add up to those of
+a coarser one. Values and advantages are those of decisions, or of the actions within them, and hold
+for all that is finer. What was not executed, because the world ended, counts nowhere.
 
-Shape suffixes: T decisions, N worlds, K parts, R rows of decisions (T * N), H actions of a chunk, A entries of an
-action, U units that have a log-probability of their own, V values of a decision.
+Shape suffixes: T decisions, N worlds, K parts, R rows of decisions (T * N), H actions of a chunk, A
+entries of an action, U units that have a log-probability of their own, V values of a decision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from policies.rl.on_policy.config import Level
 from robots.errors import HandoffError
 
 Trace = dict[str, Tensor]
-"""What an actor keeps of its decisions to say later how likely they were; every entry (R, K, ...)."""
+"""What an actor keeps of its decisions to say later how likely they were; every entry (R, K,
+...)."""
 
 
 class Costs(NamedTuple):
@@ -60,7 +61,8 @@ class Rollout(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Which rows of the table of all workers stand here: those of some worlds, at every decision."""
+    """Which rows of the table of all workers stand here: those of some worlds, at every
+    decision."""
 
     decisions: int
     """T."""
@@ -109,7 +111,9 @@ def to_level(log_prob_RHA: Tensor, executed_RH: Tensor, level: Level) -> Units:
     """
     match level:
         case "token":
-            return Units(log_prob_RHA.flatten(1), executed_RH.repeat_interleave(log_prob_RHA.shape[2], dim=1))
+            return Units(
+                log_prob_RHA.flatten(1), executed_RH.repeat_interleave(log_prob_RHA.shape[2], dim=1)
+            )
         case "action":
             return Units(log_prob_RHA.sum(dim=2), executed_RH)
         case "chunk":
@@ -134,7 +138,8 @@ def spread(coarse_RV: Tensor, units: int) -> Tensor:
 
 @dataclass
 class RewardScale:
-    """Divides rewards by the running deviation of the discounted sum behind them, as gymnasium's and DPPO's do."""
+    """Divides rewards by the running deviation of the discounted sum behind them, as gymnasium's
+    and DPPO's do."""
 
     discount: float
     count: float = 0.0
@@ -149,7 +154,9 @@ class RewardScale:
         sums = torch.tensor(self.sums, dtype=torch.float64) * self.discount + reward_N.double()
         # Chan, Golub and LeVeque (1979), a batch at a time.
         total, gap = self.count + len(sums), float(sums.mean()) - self.mean
-        self.squares += float(sums.var(correction=0)) * len(sums) + gap * gap * self.count * len(sums) / total
+        self.squares += (
+            float(sums.var(correction=0)) * len(sums) + gap * gap * self.count * len(sums) / total
+        )
         self.mean += gap * len(sums) / total
         self.count = total
         self.sums = torch.where(ended_N, torch.zeros_like(sums), sums).tolist()

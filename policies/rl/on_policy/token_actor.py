@@ -1,9 +1,10 @@
-"""A vision-language policy that answers with action tokens, as one that acts, learns and knows how likely it acted.
+"""A vision-language policy that answers with action tokens, as one that acts, learns and knows how
+likely it acted.
 
-RLinf-VLA (arXiv 2510.06710): every token is drawn from the softmax of its logits at a temperature, over the bins alone;
-a light head on the backbone's hidden state at the first action token values what is seen, as a whole or for every
-action of the chunk. Different from RLinf's code, a token's own hidden state is read, not that one place before it, as
-in `policies.families.token_vla`.
+RLinf-VLA (arXiv 2510.06710): every token is drawn from the softmax of its logits at a temperature,
+over the bins alone; a light head on the backbone's hidden state at the first action token values
+what is seen, as a whole or for every action of the chunk. Different from RLinf's code, a token's
+own hidden state is read, not that one place before it, as in `policies.families.token_vla`.
 
 Shape suffixes: B batch, K parts (one), H horizon, A action, U units, V values, W width.
 """
@@ -17,7 +18,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from policies.families.action_tokens import check_temperature, draw_tokens, token_entropy, token_log_prob
+from policies.families.action_tokens import (
+    check_temperature,
+    draw_tokens,
+    token_entropy,
+    token_log_prob,
+)
 from policies.families.token_vla import TokenVlaPolicy
 from policies.policy import Observed
 from policies.rl.on_policy.config import Level, Trunk
@@ -73,7 +79,9 @@ class TokenActor:
         """The policy as it was."""
         outputs = {"chunk": 1, "action": policy.chunk_shape[0]}
         width = policy.backbone.width
-        self.head = None if values is None else ValueHead(policy, width, hidden, outputs[values], trunk)
+        self.head = (
+            None if values is None else ValueHead(policy, width, hidden, outputs[values], trunk)
+        )
         """To values of the hidden state at the first action token."""
 
     def parameters(self) -> list[nn.Parameter]:
@@ -96,7 +104,8 @@ class TokenActor:
 
     @torch.no_grad()
     def decide_by(self, seen: Any, chance: Trace) -> Decision:
-        """`decide` with what `draw` has drawn: a function of its arguments and the weights alone."""
+        """`decide` with what `draw` has drawn: a function of its arguments and the weights
+        alone."""
         observed, policy, noise_BHA = observed_of(seen), self.policy, chance["noise"]
         if policy.causal:
             tokens_BHA = policy.act(observed, noise_BHA, self.temperature).tokens_BHA
@@ -108,7 +117,12 @@ class TokenActor:
             tokens_BHA = draw_tokens(logits_BHAK, noise_BHA, self.temperature)
         log_prob_BHA = token_log_prob(logits_BHAK, tokens_BHA, self.temperature)
         trace = {"tokens": tokens_BHA[:, None]}
-        return Decision(policy.values(tokens_BHA), trace, log_prob_BHA[:, None], self._value(observed, hidden_BHAW))
+        return Decision(
+            policy.values(tokens_BHA),
+            trace,
+            log_prob_BHA[:, None],
+            self._value(observed, hidden_BHAW),
+        )
 
     @torch.no_grad()
     def value(self, seen: Any) -> Tensor:
@@ -119,7 +133,8 @@ class TokenActor:
         return value_BV
 
     def evaluate(self, seen: Any, part: Tensor, trace: Trace) -> Evaluated:
-        """See `UnitActor.evaluate`: log-probabilities of the level, values, and how undecided it is."""
+        """See `UnitActor.evaluate`: log-probabilities of the level, values, and how undecided it
+        is."""
         tokens_BHA, observed = trace["tokens"], observed_of(seen)
         hidden_BHAW = self.policy.hidden(observed, tokens_BHA)
         logits_BHAK = self.policy.head(hidden_BHAW)

@@ -21,7 +21,9 @@ class ValueHead(nn.Module):
         trunk: see `VlaPracticeConfig.critic_trunk`.
     """
 
-    def __init__(self, policy: nn.Module, width: int, hidden: Sequence[int], outputs: int, trunk: Trunk) -> None:
+    def __init__(
+        self, policy: nn.Module, width: int, hidden: Sequence[int], outputs: int, trunk: Trunk
+    ) -> None:
         super().__init__()
         self.layers = value_head(width, hidden, outputs)
         self.trunk = copy.deepcopy(policy).requires_grad_() if trunk == "own" else None
@@ -34,7 +36,8 @@ class ValueHead(nn.Module):
 
 
 def value_head(width: int, hidden: Sequence[int], outputs: int) -> nn.Module:
-    """From a hidden state (B, width) to values; GELU between. The last begins near 0 and, as in RLinf, has no bias."""
+    """From a hidden state (B, width) to values; GELU between. The last begins near 0 and, as in
+    RLinf, has no bias."""
     layers: list[nn.Module] = []
     for before, after in zip((width, *hidden), hidden, strict=False):
         layers += [nn.Linear(before, after), nn.GELU()]

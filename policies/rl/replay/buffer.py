@@ -31,29 +31,41 @@ class ReplayConfig:
     n_step: int = 1
     """Steps whose rewards a sample sums up before it looks at a value."""
     horizon: int = 1
-    """Actions of a chunk; above 1 a sample holds that many actions and sums up as many rewards (Q-chunking), and
-    `n_step` has no say."""
+    """Actions of a chunk; above 1 a sample holds that many actions and sums up as many rewards
+    (Q-chunking), and `n_step` has no say."""
     timeouts_end: bool = False
-    """Whether a time limit counts as an end of the task, as in the code of HIL-SERL; or the value goes on behind it."""
+    """Whether a time limit counts as an end of the task, as in the code of HIL-SERL; or the value
+    goes on behind it."""
     mc_return: bool = False
-    """Whether samples hold `extra["mc_return"]`, the discounted return from their step to the end of its episode
-    (Cal-QL); minus infinity, which bounds nothing, where the episode has not ended yet or has a gap before its end."""
+    """Whether samples hold `extra["mc_return"]`, the discounted return from their step to the end
+    of its episode (Cal-QL); minus infinity, which bounds nothing, where the episode has not ended
+    yet or has a gap before its end."""
     mc_tail: float = 0.0
-    """Reward per step that `mc_return` assumes for ever after a time limit which is no end of the task. The released
-    Cal-QL does so with AntMaze's negative reward, so that never arriving is worth r / (1 - g) from everywhere [C]."""
+    """Reward per step that `mc_return` assumes for ever after a time limit which is no end of the
+    task. The released Cal-QL does so with AntMaze's negative reward, so that never arriving is
+    worth r / (1 - g) from everywhere [C]."""
 
 
-_STORED = ("observation", "next_observation", "action", "proposed", "reward", "terminated", "truncated")
+_STORED = (
+    "observation",
+    "next_observation",
+    "action",
+    "proposed",
+    "reward",
+    "terminated",
+    "truncated",
+)
 _STORED += ("intervention", "demo", "toggle", "policy_version", "episode", "number")
 
 
 class Replay:
     """A ring of steps. Steps of one episode find their successors, however episodes interleave.
 
-    A step follows another where it has the same episode, the next number, and the other one did not end: of an
-    episode's corrections only those of one takeover are linked. An n-step sum ends where no successor is known and
-    bootstraps there. A chunk that ends with its episode is whole, its unexecuted actions zero; one that breaks off
-    otherwise, as the running episode's newest do, is never drawn. Not for use by several threads at a time.
+    A step follows another where it has the same episode, the next number, and the other one did not
+    end: of an episode's corrections only those of one takeover are linked. An n-step sum ends where
+    no successor is known and bootstraps there. A chunk that ends with its episode is whole, its
+    unexecuted actions zero; one that breaks off otherwise, as the running episode's newest do, is
+    never drawn. Not for use by several threads at a time.
 
     Args:
         config: see there.
@@ -75,7 +87,11 @@ class Replay:
         folder: Path | None = None,
     ) -> None:
         endless = config.discount == 1.0 and config.mc_tail != 0.0
-        if min(config.capacity, config.n_step, config.horizon) < 1 or not 0.0 <= config.discount <= 1.0 or endless:
+        if (
+            min(config.capacity, config.n_step, config.horizon) < 1
+            or not 0.0 <= config.discount <= 1.0
+            or endless
+        ):
             raise HandoffError(
                 f"replay: capacity {config.capacity}, n_step {config.n_step}, horizon {config.horizon} and discount "
                 f"{config.discount}, expected at least 1 each and a discount in [0, 1], below 1 with an mc_tail "
@@ -97,7 +113,8 @@ class Replay:
             "policy_version": np.zeros(n, np.int64),
             "episode": np.zeros(n, np.int64),
             "number": np.zeros(n, np.int64),
-            # Worked out from the others: serial numbers of the step itself and its neighbours, -1 without one.
+            # Worked out from the others: serial numbers of the step itself and its neighbours, -1
+            # without one.
             "serial": np.full(n, -1, np.int64),
             "predecessor": np.full(n, -1, np.int64),
             "successor": np.full(n, -1, np.int64),
@@ -130,11 +147,17 @@ class Replay:
         self._check(steps)
         block = self.config.capacity if self.pictures is None else min(self.config.capacity, 256)
         for begin in range(0, steps.rows, block):
-            part = steps if steps.rows <= block else chosen(steps, np.arange(begin, min(begin + block, steps.rows)))
+            part = (
+                steps
+                if steps.rows <= block
+                else chosen(steps, np.arange(begin, min(begin + block, steps.rows)))
+            )
             rows = {name: getattr(part, name) for name in _STORED}
             self._write(rows, part)
 
-    def sample(self, size: int, draw: np.random.Generator, probability: np.ndarray | None = None) -> Transitions:
+    def sample(
+        self, size: int, draw: np.random.Generator, probability: np.ndarray | None = None
+    ) -> Transitions:
         """`size` transitions, drawn with replacement among those that are whole.
 
         Args:
@@ -160,13 +183,16 @@ class Replay:
             )
         sums = np.cumsum(probability[slots], dtype=np.float64)
         if not (np.isfinite(sums[-1]) and sums[-1] > 0.0):
-            raise HandoffError(f"replay: probabilities of what can be drawn sum up to {sums[-1]}, expected above 0.")
+            raise HandoffError(
+                f"replay: probabilities of what can be drawn sum up to {sums[-1]}, expected above 0."
+            )
         # Rounding may reach the end of the sums, behind which lie the slots without probability.
         place = np.searchsorted(sums, draw.random(size) * sums[-1], side="right")
         return self.transitions(slots[np.minimum(place, np.searchsorted(sums, sums[-1]))])
 
     def drawable(self) -> np.ndarray:
-        """Slots, ascending, whose transition or chunk is whole and whose pictures are still there."""
+        """Slots, ascending, whose transition or chunk is whole and whose pictures are still
+        there."""
         if self.config.horizon == 1 and self.pictures is None:
             return self._slots[: len(self)]
         if self._drawable[0] != self.added:
@@ -205,7 +231,8 @@ class Replay:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is stored, for `load_state_dict`: steps in the order in which they came, and pictures."""
+        """All that is stored, for `load_state_dict`: steps in the order in which they came, and
+        pictures."""
         state: dict[str, Any] = {"columns": self.rows(self.added - len(self)), "added": self.added}
         if self.pictures is not None:
             state["pictures"] = self.pictures.state_dict()
@@ -223,13 +250,15 @@ class Replay:
         self._file = None
 
     def save(self, folder: Path) -> None:
-        """Writes what is new since the last `save` or `load`; a crash at any moment leaves one of the two states.
+        """Writes what is new since the last `save` or `load`; a crash at any moment leaves one of
+        the two states.
 
-        Pictures are written to their files when they come; those whose steps were not saved are forgotten by `load`.
+        Pictures are written to their files when they come; those whose steps were not saved are
+        forgotten by `load`.
 
         Raises:
-            HandoffError: `folder` holds steps that this replay has neither saved nor loaded; its pictures lie in memory
-                or another folder; the disk is full.
+            HandoffError: `folder` holds steps that this replay has neither saved nor loaded; its
+                pictures lie in memory or another folder; the disk is full.
         """
         if self.pictures is not None:
             self.pictures.flush(folder)
@@ -240,11 +269,12 @@ class Replay:
     def load(self, folder: Path) -> None:
         """Takes over what was saved in `folder`; with the same capacity, slot for slot.
 
-        A larger replay than the saved one, where that had begun to overwrite, counts `added` anew from what is left.
+        A larger replay than the saved one, where that had begun to overwrite, counts `added` anew
+        from what is left.
 
         Raises:
-            HandoffError: nothing was saved there, it is damaged, or it is another task's; its pictures lie in memory or
-                another folder.
+            HandoffError: nothing was saved there, it is damaged, or it is another task's; its
+                pictures lie in memory or another folder.
         """
         if self.pictures is not None:
             self.pictures.check_folder(folder)
@@ -257,7 +287,12 @@ class Replay:
 
     def _check(self, steps: Steps) -> None:
         columns, n = self.columns, steps.rows
-        shapes = (steps.observation.shape, steps.next_observation.shape, steps.action.shape, steps.proposed.shape)
+        shapes = (
+            steps.observation.shape,
+            steps.next_observation.shape,
+            steps.action.shape,
+            steps.proposed.shape,
+        )
         sizes = (columns["observation"].shape[1], columns["action"].shape[1])
         if shapes != ((n, sizes[0]), (n, sizes[0]), (n, sizes[1]), (n, sizes[1])):
             raise HandoffError(
@@ -268,7 +303,8 @@ class Replay:
             self.pictures.check(steps)
 
     def _write(self, rows: dict[str, np.ndarray], steps: Steps | None) -> None:
-        """Takes at most `capacity` rows in; `steps` brings their pictures, else `rows` holds those' numbers."""
+        """Takes at most `capacity` rows in; `steps` brings their pictures, else `rows` holds those'
+        numbers."""
         columns, capacity = self.columns, self.config.capacity
         n = len(rows["reward"])
         serial_N = np.arange(self.added, self.added + n)
@@ -284,17 +320,28 @@ class Replay:
         columns["successor"][before_N[linked_N] % capacity] = serial_N[linked_N]
         self.added += n
         if self.pictures is not None and steps is not None:
-            self.pictures.append(steps, columns, slot_N, np.where(linked_N, before_N % capacity, -1))
+            self.pictures.append(
+                steps, columns, slot_N, np.where(linked_N, before_N % capacity, -1)
+            )
         mark_drawable(columns, serial_N, self.config.horizon)
         if self.config.mc_return:
-            sum_returns(columns, serial_N, self.config.discount, self.config.timeouts_end, self.config.mc_tail)
+            sum_returns(
+                columns,
+                serial_N,
+                self.config.discount,
+                self.config.timeouts_end,
+                self.config.mc_tail,
+            )
         if len(self._open) > self._tidy_at:
             oldest = self.added - capacity
-            self._open = {episode: serial for episode, serial in self._open.items() if serial >= oldest}
+            self._open = {
+                episode: serial for episode, serial in self._open.items() if serial >= oldest
+            }
             self._tidy_at = 1024 + 2 * len(self._open)
 
     def _before(self, rows: dict[str, np.ndarray], serial_N: np.ndarray) -> np.ndarray:
-        """(N,) serial number of every new row's predecessor, -1 without one; keeps the account of running episodes."""
+        """(N,) serial number of every new row's predecessor, -1 without one; keeps the account of
+        running episodes."""
         episode_N, number_N = rows["episode"], rows["number"]
         over_N = rows["terminated"] | rows["truncated"]
         order_N = np.argsort(episode_N, kind="stable")
@@ -321,12 +368,17 @@ class Replay:
         return ended_B | self.columns["truncated"][slot_B] if self.config.timeouts_end else ended_B
 
     def _followed(self, slot_B: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Last slots, actions, sums of rewards and toggles, discounts, and which actions were executed."""
+        """Last slots, actions, sums of rewards and toggles, discounts, and which actions were
+        executed."""
         config, columns, size = self.config, self.columns, len(slot_B)
         chunk = config.horizon > 1
         at_B, running_B = slot_B, np.ones(size, bool)
         last_B = slot_B
-        reward_B, toggles_B, discount_B = np.zeros(size, np.float32), np.zeros(size, np.float32), np.ones(size)
+        reward_B, toggles_B, discount_B = (
+            np.zeros(size, np.float32),
+            np.zeros(size, np.float32),
+            np.ones(size),
+        )
         action_BHA = np.zeros((size, config.horizon, columns["action"].shape[1]), np.float32)
         valid_BH = np.zeros((size, config.horizon), bool)
         for k in range(config.horizon if chunk else config.n_step):
@@ -351,7 +403,8 @@ class Replay:
         return Seen(vector_BO, self.pictures.gather(self.columns[f"{which}picture"][slot_B]))
 
     def rows(self, begin: int, end: int | None = None) -> dict[str, np.ndarray]:
-        """What was taken in, of the serial numbers from `begin` until `end`: the `columns` of a `state_dict`."""
+        """What was taken in, of the serial numbers from `begin` until `end`: the `columns` of a
+        `state_dict`."""
         slots = np.arange(begin, self.added if end is None else end) % self.config.capacity
         names = _STORED if self.pictures is None else (*_STORED, "picture", "next_picture")
         return {name: self.columns[name][slots] for name in names}
@@ -362,10 +415,14 @@ class Replay:
         strange = {
             name: rows[name].shape[1:] if name in rows else None
             for name in empty.keys() | rows.keys()
-            if name not in rows or name not in empty or rows[name].shape[1:] != empty[name].shape[1:]
+            if name not in rows
+            or name not in empty
+            or rows[name].shape[1:] != empty[name].shape[1:]
         }
         if strange:
-            raise HandoffError(f"replay: stored columns {strange} are not those of this replay. Another task's state?")
+            raise HandoffError(
+                f"replay: stored columns {strange} are not those of this replay. Another task's state?"
+            )
         n = len(rows["reward"])
         # Steps fewer than there is room for, of a smaller replay, lie in the first slots.
         added = n if n < min(added, self.config.capacity) else added

@@ -1,6 +1,7 @@
 """What new steps of a replay tell of those before them in their episodes: whole chunks, returns.
 
-Both walk back along the predecessors, all new rows at once. A predecessor counts as long as its slot still holds it.
+Both walk back along the predecessors, all new rows at once. A predecessor counts as long as its
+slot still holds it.
 
 Shape suffixes: N new rows, E those of them that end an episode.
 """
@@ -16,7 +17,8 @@ Columns = dict[str, np.ndarray]
 def mark_drawable(columns: Columns, serial_N: np.ndarray, horizon: int) -> None:
     """Marks the steps whose chunk the new rows complete.
 
-    That is the step `horizon - 1` before a new row, and where the new row ends its episode all in between as well.
+    That is the step `horizon - 1` before a new row, and where the new row ends its episode all in
+    between as well.
     """
     slots = len(columns["serial"])
     columns["drawable"][serial_N % slots] = horizon == 1
@@ -31,8 +33,11 @@ def mark_drawable(columns: Columns, serial_N: np.ndarray, horizon: int) -> None:
         alive_N = (at_N >= 0) & (columns["serial"][at_N % slots] == at_N)
 
 
-def sum_returns(columns: Columns, serial_N: np.ndarray, discount: float, timeouts_end: bool, tail: float) -> None:
-    """Notes the discounted return to the episode's end at every step of the episodes that new rows end.
+def sum_returns(
+    columns: Columns, serial_N: np.ndarray, discount: float, timeouts_end: bool, tail: float
+) -> None:
+    """Notes the discounted return to the episode's end at every step of the episodes that new rows
+    end.
 
     Args:
         columns: of the ring.

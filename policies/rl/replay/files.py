@@ -1,8 +1,10 @@
-"""The steps of a replay on the disk: a ring of records of one size, and a small file that says which of them count.
+"""The steps of a replay on the disk: a ring of records of one size, and a small file that says
+which of them count.
 
-Records are only ever written where none lies that counts, flushed, and then made to count by replacing the small file
-whole. So whatever moment a process dies at, the old or the new state is found, and a save writes no more than what is
-new. For that the ring has an eighth more room than the replay.
+Records are only ever written where none lies that counts, flushed, and then made to count by
+replacing the small file whole. So whatever moment a process dies at, the old or the new state is
+found, and a save writes no more than what is new. For that the ring has an eighth more room than
+the replay.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class StepFile:
         head: what the small file says; None where nothing was saved yet.
     """
 
-    def __init__(self, folder: Path, record: np.dtype, capacity: int, head: dict[str, Any] | None) -> None:
+    def __init__(
+        self, folder: Path, record: np.dtype, capacity: int, head: dict[str, Any] | None
+    ) -> None:
         self.folder, self._record, self._capacity, self._head = folder, record, capacity, head
 
     @classmethod
@@ -64,16 +68,23 @@ class StepFile:
         """For loading, and for saves after that.
 
         Raises:
-            HandoffError: nothing was saved there, the small file is damaged, or the columns are others.
+            HandoffError: nothing was saved there, the small file is damaged, or the columns are
+                others.
         """
         try:
             head = json.loads((folder / HEAD).read_text())
             stored = {name: (kind, tuple(shape)) for name, kind, shape in head["columns"]}
-            complete = all(isinstance(head[name], int) for name in ("first", "added", "slots", "generation"))
+            complete = all(
+                isinstance(head[name], int) for name in ("first", "added", "slots", "generation")
+            )
         except FileNotFoundError:
-            raise HandoffError(f"{folder}: holds no saved replay ({HEAD} is missing). Another folder?") from None
+            raise HandoffError(
+                f"{folder}: holds no saved replay ({HEAD} is missing). Another folder?"
+            ) from None
         except (ValueError, KeyError, TypeError) as error:
-            raise HandoffError(f"{folder / HEAD}: is damaged ({error!r}). Was it edited?") from error
+            raise HandoffError(
+                f"{folder / HEAD}: is damaged ({error!r}). Was it edited?"
+            ) from error
         record = _record(empty)
         expected = _columns(record)
         if not complete or stored != {name: (kind, tuple(shape)) for name, kind, shape in expected}:
@@ -94,10 +105,14 @@ class StepFile:
         wanted = min(head["slots"], head["added"]) * self._record.itemsize
         if not path.exists() or path.stat().st_size < wanted:
             size = path.stat().st_size if path.exists() else 0
-            raise HandoffError(f"{path}: {size} bytes, expected {wanted}. Was it copied while it was written?")
+            raise HandoffError(
+                f"{path}: {size} bytes, expected {wanted}. Was it copied while it was written?"
+            )
         slots = np.arange(head["first"], head["added"]) % head["slots"]
         records = np.fromfile(path, self._record)[slots]
-        return {name: np.ascontiguousarray(records[name]) for name in records.dtype.names or ()}, head["added"]
+        return {
+            name: np.ascontiguousarray(records[name]) for name in records.dtype.names or ()
+        }, head["added"]
 
     def write(self, added: int, oldest: int, rows: Callable[[int, int], Rows]) -> None:
         """Makes the files hold the steps with serial numbers from `oldest` until `added`.
@@ -111,8 +126,15 @@ class StepFile:
             HandoffError: the disk is full, or gone.
         """
         head = self._head
-        with explain_write_errors(self.folder, "the replay was not saved; the state saved before still counts"):
-            if head is None or head["slots"] != self._slots or oldest > head["added"] or head["added"] > added:
+        with explain_write_errors(
+            self.folder, "the replay was not saved; the state saved before still counts"
+        ):
+            if (
+                head is None
+                or head["slots"] != self._slots
+                or oldest > head["added"]
+                or head["added"] > added
+            ):
                 self._begin(added, oldest, rows)
                 return
             spare = self._slots - self._capacity
@@ -150,7 +172,8 @@ class StepFile:
                 old.unlink()
 
     def _put(self, generation: int, begin: int, rows: Rows) -> None:
-        """Writes records at the places that their serial numbers from `begin` on give, and flushes them."""
+        """Writes records at the places that their serial numbers from `begin` on give, and flushes
+        them."""
         n = len(rows["reward"])
         records = np.zeros(n, self._record)
         for name, column in rows.items():

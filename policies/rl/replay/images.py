@@ -1,8 +1,9 @@
 """The pictures of a replay: each stored once, in memory or in memory-mapped files.
 
-An episode of T steps has T + 1 pictures per camera: a step's picture after it is the next step's picture before it.
-Pictures lie in a ring of their own, one file per camera, beside a file that says which picture a slot holds. That
-number is taken away before the pixels change and set after, so what a killed process leaves is told right from wrong.
+An episode of T steps has T + 1 pictures per camera: a step's picture after it is the next step's
+picture before it. Pictures lie in a ring of their own, one file per camera, beside a file that says
+which picture a slot holds. That number is taken away before the pixels change and set after, so
+what a killed process leaves is told right from wrong.
 
 Shape suffixes: N rows taken in, B batch.
 """
@@ -26,8 +27,9 @@ from robots.wire.steps import Steps
 class Pictures:
     """A ring of uint8 RGB pictures of one or several cameras.
 
-    It has an eighth more room than the steps' ring; where episodes are shorter than eight steps on average, the oldest
-    steps lose their pictures before they are overwritten, and are then no longer drawn.
+    It has an eighth more room than the steps' ring; where episodes are shorter than eight steps on
+    average, the oldest steps lose their pictures before they are overwritten, and are then no
+    longer drawn.
 
     Args:
         cameras: (name, height, width) of each.
@@ -35,7 +37,9 @@ class Pictures:
         folder: where the files lie; None keeps all in memory.
     """
 
-    def __init__(self, cameras: tuple[tuple[str, int, int], ...], steps: int, folder: Path | None) -> None:
+    def __init__(
+        self, cameras: tuple[tuple[str, int, int], ...], steps: int, folder: Path | None
+    ) -> None:
         self.cameras, self.folder = cameras, folder
         self.slots = steps + steps // 8 + 512
         self.added = 0
@@ -60,7 +64,10 @@ class Pictures:
             HandoffError: a camera is missing or its pictures have another shape or type.
         """
         for name, height, width in self.cameras:
-            for which, pictures in (("pictures", steps.pictures), ("next_pictures", steps.next_pictures)):
+            for which, pictures in (
+                ("pictures", steps.pictures),
+                ("next_pictures", steps.next_pictures),
+            ):
                 found = pictures.get(name)
                 wanted = (steps.rows, height, width, 3)
                 if found is None or found.shape != wanted or found.dtype != np.uint8:
@@ -69,23 +76,32 @@ class Pictures:
                         f"replay: {which} of camera {name} are {what}, expected {wanted} uint8. Another camera setup?"
                     )
 
-    def append(self, steps: Steps, columns: dict[str, np.ndarray], slot_N: np.ndarray, before_N: np.ndarray) -> None:
-        """Stores the steps' pictures and notes their numbers in the columns `picture` and `next_picture`.
+    def append(
+        self, steps: Steps, columns: dict[str, np.ndarray], slot_N: np.ndarray, before_N: np.ndarray
+    ) -> None:
+        """Stores the steps' pictures and notes their numbers in the columns `picture` and
+        `next_picture`.
 
         Args:
             steps: at most 256 rows.
             columns: of the steps' ring.
             slot_N: of the rows there.
-            before_N: slot of every row's predecessor, whose picture after it is not stored again; -1 without one.
+            before_N: slot of every row's predecessor, whose picture after it is not stored again;
+                -1 without one.
         """
         self._begin()
         fresh = max(0, self.added + 2 * len(slot_N) - self.slots)
-        # A predecessor among the same rows is stored with them; any other's picture must outlast them.
-        shared_N = (before_N >= 0) & (np.isin(before_N, slot_N) | (columns["next_picture"][before_N] >= fresh))
+        # A predecessor among the same rows is stored with them; any other's picture must outlast
+        # them.
+        shared_N = (before_N >= 0) & (
+            np.isin(before_N, slot_N) | (columns["next_picture"][before_N] >= fresh)
+        )
         own_N = ~shared_N
         after_N = self.added + np.cumsum(1 + own_N) - 1
         columns["next_picture"][slot_N] = after_N
-        columns["picture"][slot_N] = np.where(shared_N, columns["next_picture"][before_N], after_N - 1)
+        columns["picture"][slot_N] = np.where(
+            shared_N, columns["next_picture"][before_N], after_N - 1
+        )
         numbers = np.concatenate([after_N[own_N] - 1, after_N])
         place = numbers % self.slots
         self._number[place] = 0
@@ -105,10 +121,14 @@ class Pictures:
         there_N = (picture_N >= 0) & (next_picture_N >= 0)
         for number_N in (picture_N, next_picture_N):
             there_N &= self._number[number_N % self.slots] == number_N + 1
-        return {"picture": np.where(there_N, picture_N, -1), "next_picture": np.where(there_N, next_picture_N, -1)}
+        return {
+            "picture": np.where(there_N, picture_N, -1),
+            "next_picture": np.where(there_N, next_picture_N, -1),
+        }
 
     def resume(self, added: int) -> None:
-        """Goes on after `added` pictures; later ones, whose steps were not saved, will be overwritten."""
+        """Goes on after `added` pictures; later ones, whose steps were not saved, will be
+        overwritten."""
         self.added, self._resumed = added, True
 
     def check_folder(self, folder: Path) -> None:
@@ -150,7 +170,9 @@ class Pictures:
         shapes = {name: room.shape for name, room in self._pixels.items()}
         found = {name: room.shape for name, room in state["pixels"].items()}
         if shapes != found:
-            raise HandoffError(f"replay: stored pictures {found}, expected {shapes}. Another camera or capacity?")
+            raise HandoffError(
+                f"replay: stored pictures {found}, expected {shapes}. Another camera or capacity?"
+            )
         self._begin()
         self.added = state["added"]
         self._number[:] = state["number"]

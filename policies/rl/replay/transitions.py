@@ -20,14 +20,15 @@ class Sizes:
     observation: int
     """O, entries of the observation vector."""
     action: int
-    """A, entries of an action, the hand's among them; for chunks entries of all actions of a chunk."""
+    """A, entries of an action, the hand's among them; for chunks entries of all actions of a
+    chunk."""
     differences: tuple[tuple[int, int, int, float], ...] = ()
-    """(begin, other, count, scale): entries `begin..begin+count` minus `other..other+count`, or the entries alone where
-    `other` is -1, divided by `scale`, are shown to the networks beside the vector: where the hand is, seen from the
-    cube, must not have to be learned."""
+    """(begin, other, count, scale): entries `begin..begin+count` minus `other..other+count`, or the
+    entries alone where `other` is -1, divided by `scale`, are shown to the networks beside the
+    vector: where the hand is, seen from the cube, must not have to be learned."""
     close_ups: tuple[tuple[int, int, int, float], ...] = ()
-    """(begin, other, count, scale): likewise, but through tanh: half a millimetre beside a peg's hole is shown large,
-    and what is far stays bounded."""
+    """(begin, other, count, scale): likewise, but through tanh: half a millimetre beside a peg's
+    hole is shown large, and what is far stays bounded."""
     pictures: tuple[tuple[str, int, int], ...] = ()
     """(name, height, width) of every camera."""
 
@@ -42,16 +43,18 @@ class Seen(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """B rows. n-step returns and chunks are worked out by the replay, so that no learner knows of them."""
+    """B rows. n-step returns and chunks are worked out by the replay, so that no learner knows of
+    them."""
 
     seen: Seen
     action_BA: Tensor
-    """Executed, in [-1, 1]; a chunk of h actions is one row of h times as many entries, unexecuted ones zero. Where a
-    hand has a critic of its own the last entry is -1, 0 or 1."""
+    """Executed, in [-1, 1]; a chunk of h actions is one row of h times as many entries, unexecuted
+    ones zero. Where a hand has a critic of its own the last entry is -1, 0 or 1."""
     reward_B: Tensor
     """Sum over the n steps that were executed of g^i r_i."""
     discount_B: Tensor
-    """g^n, and 0 where the task ended within them: all that stands before the value of `next_seen`."""
+    """g^n, and 0 where the task ended within them: all that stands before the value of
+    `next_seen`."""
     next_seen: Seen
     """The true observation after those steps."""
     demo_B: Tensor
@@ -75,7 +78,9 @@ def concatenated(parts: list[Transitions]) -> Transitions:
 
     def seen(which: str) -> Seen:
         several = [getattr(part, which) for part in parts]
-        pictures = {name: torch.cat([one.pictures[name] for one in several]) for name in several[0].pictures}
+        pictures = {
+            name: torch.cat([one.pictures[name] for one in several]) for name in several[0].pictures
+        }
         return Seen(torch.cat([one.vector_BO for one in several]), pictures)
 
     plain = ("action_BA", "reward_B", "discount_B", "demo_B", "intervention_B", "toggles_B")

@@ -1,9 +1,9 @@
 """The official push-T demonstrations, converted to metres.
 
-Layout (diffusion_policy `ReplayBuffer`, Zarr v2, a folder or a zip of it, possibly nested): `data/state` (N, 5) agent
-x y, block x y [px], block angle [rad]; `data/keypoint` (N, 9, 2) [px]; `data/action` (N, 2) [px]; `data/img`
-(N, 96, 96, 3) float32 in 0..255; `meta/episode_ends` (E,) cumulative, exclusive. Source: Chi et al., Diffusion Policy,
-RSS 2023, and its repository.
+Layout (diffusion_policy `ReplayBuffer`, Zarr v2, a folder or a zip of it, possibly nested):
+`data/state` (N, 5) agent x y, block x y [px], block angle [rad]; `data/keypoint` (N, 9, 2) [px];
+`data/action` (N, 2) [px]; `data/img` (N, 96, 96, 3) float32 in 0..255; `meta/episode_ends` (E,)
+cumulative, exclusive. Source: Chi et al., Diffusion Policy, RSS 2023, and its repository.
 The published board of 512 px is 0.512 m here: 1 px = 1 mm, x right, y down.
 """
 
@@ -36,13 +36,23 @@ def pusht_schema(images: bool) -> EpisodeSchema:
     """Schema of push-T episodes, with or without the 96x96 camera image."""
     fields = {
         "agent": FieldSpec(shape=(2,), unit="m", frame="board", about="pusher x, y"),
-        "keypoints": FieldSpec(shape=(9, 2), unit="m", frame="board", about="points of the T, x y each"),
-        "block_pose": FieldSpec(shape=(3,), unit="m, m, rad", frame="board", about="T x, y, angle about board z"),
-        "action": FieldSpec(shape=(2,), unit="m", frame="board", about="target position of the pusher x, y"),
+        "keypoints": FieldSpec(
+            shape=(9, 2), unit="m", frame="board", about="points of the T, x y each"
+        ),
+        "block_pose": FieldSpec(
+            shape=(3,), unit="m, m, rad", frame="board", about="T x, y, angle about board z"
+        ),
+        "action": FieldSpec(
+            shape=(2,), unit="m", frame="board", about="target position of the pusher x, y"
+        ),
     }
     if images:
-        fields["image"] = FieldSpec(shape=(96, 96, 3), dtype="uint8", unit="u8", about="top view, RGB")
-    return EpisodeSchema(name="push_t", streams={STREAM: StreamSpec(rate_hz=RATE_HZ, fields=fields)})
+        fields["image"] = FieldSpec(
+            shape=(96, 96, 3), dtype="uint8", unit="u8", about="top view, RGB"
+        )
+    return EpisodeSchema(
+        name="push_t", streams={STREAM: StreamSpec(rate_hz=RATE_HZ, fields=fields)}
+    )
 
 
 class ReplayBuffer:
@@ -67,14 +77,19 @@ class ReplayBuffer:
         """Episodes in the data set."""
         return len(self._ends)
 
-    def episodes(self, first: int, stop: int) -> Iterator[tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]]:
-        """Streams and metadata of episodes `[first, stop)` in metres; a few chunks of images are in memory at a time.
+    def episodes(
+        self, first: int, stop: int
+    ) -> Iterator[tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]]:
+        """Streams and metadata of episodes `[first, stop)` in metres; a few chunks of images are in
+        memory at a time.
 
         Raises:
             HandoffError: images that do not decode, or are not whole numbers in 0..255.
         """
         starts = np.concatenate([[0], self._ends[:-1]])
-        images = self._images(int(starts[first])) if self._image is not None and first < stop else None
+        images = (
+            self._images(int(starts[first])) if self._image is not None and first < stop else None
+        )
         held = np.empty((0, *_SHAPES["img"]), np.uint8)
         for episode in range(first, stop):
             start, end = int(starts[episode]), int(self._ends[episode])
@@ -112,14 +127,17 @@ def open_replay_buffer(path: Path, images: bool) -> Iterator[ReplayBuffer]:
     """Opens the published data set at `path`, a zip or a folder.
 
     Raises:
-        HandoffError: it is not one, or is damaged; names the file or array, the value and what was expected.
+        HandoffError: it is not one, or is damaged; names the file or array, the value and what was
+            expected.
     """
     import zarr
     from zarr.storage import LocalStore, ZipStore
 
     prefix = find_replay_buffer(path)
     if prefix is None:
-        raise HandoffError(f"{path}: holds no {ENDS_FILE}, so it is not a diffusion_policy replay buffer.")
+        raise HandoffError(
+            f"{path}: holds no {ENDS_FILE}, so it is not a diffusion_policy replay buffer."
+        )
     store = LocalStore(path, read_only=True) if path.is_dir() else ZipStore(path, mode="r")
     try:
         with _explain_damage(path, "groups"):
@@ -130,7 +148,8 @@ def open_replay_buffer(path: Path, images: bool) -> Iterator[ReplayBuffer]:
 
 
 def find_replay_buffer(path: Path) -> str | None:
-    """Folder of the replay buffer inside the zip or folder at `path` ("" for the top), None if there is none.
+    """Folder of the replay buffer inside the zip or folder at `path` ("" for the top), None if
+    there is none.
 
     Raises:
         HandoffError: a zip that cannot be read, or several replay buffers.
@@ -141,7 +160,9 @@ def find_replay_buffer(path: Path) -> str | None:
     else:
         names = [name for name in zip_names(path) if f"/{name}".endswith(f"/{ENDS_FILE}")]
     if len(names) > 1:
-        raise HandoffError(f"{path}: holds {len(names)} replay buffers ({', '.join(names)}), expected 1.")
+        raise HandoffError(
+            f"{path}: holds {len(names)} replay buffers ({', '.join(names)}), expected 1."
+        )
     return names[0].removesuffix(ENDS_FILE).rstrip("/") if names else None
 
 
@@ -155,14 +176,18 @@ def zip_names(path: Path) -> list[str]:
         with zipfile.ZipFile(path) as archive:
             return archive.namelist()
     except (OSError, zipfile.BadZipFile) as error:
-        raise HandoffError(f"{path}: cannot be read as a zip ({error}). Was the download cut short?") from None
+        raise HandoffError(
+            f"{path}: cannot be read as a zip ({error}). Was the download cut short?"
+        ) from None
 
 
 def _read_ends(path: Path, group: Any) -> np.ndarray:
     with _explain_damage(path, "meta/episode_ends"):
         ends = np.asarray(group["meta/episode_ends"][:])
     if ends.ndim != 1 or len(ends) == 0 or not np.issubdtype(ends.dtype, np.integer):
-        raise HandoffError(f"{path}: meta/episode_ends is {ends.dtype}{ends.shape}, expected integers (E,).")
+        raise HandoffError(
+            f"{path}: meta/episode_ends is {ends.dtype}{ends.shape}, expected integers (E,)."
+        )
     lengths = np.diff(ends, prepend=0)
     if (lengths <= 0).any():
         episode = int(np.argmax(lengths <= 0))
@@ -180,9 +205,13 @@ def _checked_array(path: Path, group: Any, name: str, frames: int) -> Any:
         present = array.nchunks_initialized
     expected = (frames, *_SHAPES[name])
     if array.shape != expected:
-        raise HandoffError(f"{path}: data/{name} has shape {array.shape}, expected {expected} from meta/episode_ends.")
+        raise HandoffError(
+            f"{path}: data/{name} has shape {array.shape}, expected {expected} from meta/episode_ends."
+        )
     if present != array.nchunks:
-        raise HandoffError(f"{path}: data/{name} has {present} of {array.nchunks} chunks. Was the copy incomplete?")
+        raise HandoffError(
+            f"{path}: data/{name} has {present} of {array.nchunks} chunks. Was the copy incomplete?"
+        )
     return array
 
 
@@ -196,7 +225,11 @@ def _read_plausible(path: Path, name: str, array: Any) -> np.ndarray:
         bad = np.concatenate([bad, ~(np.abs(values[:, 4:]) <= 4 * np.pi)], axis=1)
     if bad.any():
         where = tuple(int(i) for i in np.argwhere(bad)[0])
-        limit = "an angle within 4 pi rad" if name == "state" and where[1] == 4 else f"{low:g} to {high:g} px"
+        limit = (
+            "an angle within 4 pi rad"
+            if name == "state" and where[1] == 4
+            else f"{low:g} to {high:g} px"
+        )
         raise HandoffError(
             f"{path}: data/{name}{list(where)} is {values[where]}, expected {limit}. "
             "Is the data already scaled, or damaged?"
@@ -224,4 +257,6 @@ def _explain_damage(path: Path, name: str) -> Iterator[None]:
     except KeyError:
         raise HandoffError(f"{path}: {name} is missing. Is it a push-T data set?") from None
     except (OSError, ValueError, RuntimeError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise HandoffError(f"{path}: {name} cannot be decoded ({error}). Was the file damaged or cut short?") from None
+        raise HandoffError(
+            f"{path}: {name} cannot be decoded ({error}). Was the file damaged or cut short?"
+        ) from None

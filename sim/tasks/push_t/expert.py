@@ -1,10 +1,11 @@
 """Scripted expert of push-T: from where the pusher and the block are now, where to send the pusher.
 
-A push is a contact point on the block's outline, a direction and a length. What it does to the block follows from the
-quasi-static model with an ellipsoidal limit surface (Lynch and Mason 1996): at low speed the block's twist is normal to
-the surface of friction loads the table can take, so the motion per push, seen from the block, is the same wherever the
-block lies, and is computed once. The expert takes the push that brings the block nearest to the goal per second,
-counting the time to get there round the block; being there shortens that time, so the choice holds without memory.
+A push is a contact point on the block's outline, a direction and a length. What it does to the
+block follows from the quasi-static model with an ellipsoidal limit surface (Lynch and Mason 1996):
+at low speed the block's twist is normal to the surface of friction loads the table can take, so the
+motion per push, seen from the block, is the same wherever the block lies, and is computed once. The
+expert takes the push that brings the block nearest to the goal per second, counting the time to get
+there round the block; being there shortens that time, so the choice holds without memory.
 """
 
 from __future__ import annotations
@@ -14,18 +15,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.tasks.push_t.geometry import AGENT_RADIUS, AGENT_RANGE, FRICTION_TEE_PUSHER, GOAL_POSE, TEE_RECTANGLES
+from sim.tasks.push_t.geometry import (
+    AGENT_RADIUS,
+    AGENT_RANGE,
+    FRICTION_TEE_PUSHER,
+    GOAL_POSE,
+    TEE_RECTANGLES,
+)
 
 CENTRE = np.array([0.0, 0.0407])
 """(2,) the block's centre of mass [m], block frame: bar and stem weighted by area."""
 LOAD_RADIUS = 0.042
-"""Largest friction moment over largest friction force of the block on the table [m]: it rests on its outer corners."""
+"""Largest friction moment over largest friction force of the block on the table [m]: it rests on
+its outer corners."""
 ANGLE_WEIGHT = 0.040
-"""Metres of displacement that one radian of turn counts for: both then cost about the same coverage."""
-LENGTHS = 1e-3 * np.array([0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 15.0, 20.0, 27.0, 36.0, 48.0, 64.0])
+"""Metres of displacement that one radian of turn counts for: both then cost about the same
+coverage."""
+LENGTHS = 1e-3 * np.array(
+    [0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 15.0, 20.0, 27.0, 36.0, 48.0, 64.0]
+)
 """Lengths of pushes considered [m]."""
 OBLIQUE = np.deg2rad([-14.0, 0.0, 14.0])
-"""Directions of pushes from the side's normal [rad]; the friction cone's half angle is 16.7 degrees."""
+"""Directions of pushes from the side's normal [rad]; the friction cone's half angle is 16.7
+degrees."""
 SPACING, EDGE = 0.004, 0.002
 """Between contact points on a side and from the outline's corners [m]."""
 GAP = 0.010
@@ -33,13 +45,15 @@ GAP = 0.010
 CLEARANCE = 0.0015
 """Distance from the block that counts as free on the way [m]."""
 SUNK = 0.003
-"""How far inside its contact point the pusher may be while it pushes, the side having turned under it [m]."""
+"""How far inside its contact point the pusher may be while it pushes, the side having turned under
+it [m]."""
 TRAVEL_SPEED, PUSH_SPEED = 0.20, 0.08
 """Mean speeds [m/s]."""
 TRAVEL_OVERHEAD, PUSH_OVERHEAD = 0.6, 0.3
 """Time to get under way and to come to rest [s]."""
 LEAD, PUSH_LEAD = 0.07, 0.025
-"""How far the target is put ahead of the pusher at most [m]; the agent's speed is five times that per second."""
+"""How far the target is put ahead of the pusher at most [m]; the agent's speed is five times that
+per second."""
 FAR = 1e3
 """A distance [m] that nothing has."""
 
@@ -54,8 +68,8 @@ class Pushes(NamedTuple):
     direction: np.ndarray
     """(C, 2) of the push."""
     motion: np.ndarray
-    """(C, L, 3) displacement of the block's centre of mass: x, y [m], and angle [rad]; `FAR` away where the pusher
-    leaves the side."""
+    """(C, L, 3) displacement of the block's centre of mass: x, y [m], and angle [rad]; `FAR` away
+    where the pusher leaves the side."""
     loop: np.ndarray
     """(I, 2) closed path round the block, equidistant [m]."""
     step: float
@@ -87,14 +101,18 @@ def push_to_goal(agent: np.ndarray, block_pose: np.ndarray) -> np.ndarray:
     straight = np.linalg.norm(seen[:, None] - start[None], axis=2)
     # The loop's next point is about half a step from the start of a push.
     travel = np.where(direct, straight, road.distance[:, pushes.gate] + pushes.step) + GAP
-    wait = np.where(ready, np.maximum(along, 0.0) / PUSH_SPEED, travel / TRAVEL_SPEED + TRAVEL_OVERHEAD)
+    wait = np.where(
+        ready, np.maximum(along, 0.0) / PUSH_SPEED, travel / TRAVEL_SPEED + TRAVEL_OVERHEAD
+    )
     rate = _gain(block_pose) / (wait[:, :, None] + LENGTHS / PUSH_SPEED + PUSH_OVERHEAD)
     rate[_outside(start, turn, block_pose) & ~ready] = -np.inf
     rate[_push_leaves(pushes, turn, block_pose)] = -np.inf
     best = rate.reshape(n, -1).argmax(axis=1)
     chosen, length = np.divmod(best, len(LENGTHS))
     end = pushes.contact[chosen] + LENGTHS[length, None] * pushes.direction[chosen]
-    on_the_way = np.where(direct[rows, chosen][:, None], start[chosen], road.point(rows, pushes.gate[chosen]))
+    on_the_way = np.where(
+        direct[rows, chosen][:, None], start[chosen], road.point(rows, pushes.gate[chosen])
+    )
     target = np.where(ready[rows, chosen][:, None], end, on_the_way)
     lead = np.where(ready[rows, chosen], PUSH_LEAD, LEAD)
     ahead = target - seen
@@ -104,7 +122,8 @@ def push_to_goal(agent: np.ndarray, block_pose: np.ndarray) -> np.ndarray:
 
 
 def distance_to_goal(block_pose: np.ndarray) -> np.ndarray:
-    """(N,) displacement of the centre of mass and turn from the goal, in one norm [m], of poses (N, 3)."""
+    """(N,) displacement of the centre of mass and turn from the goal, in one norm [m], of poses (N,
+    3)."""
     offset = _centre(block_pose) - _centre(GOAL_POSE)
     turn = _wrapped(block_pose[..., 2] - GOAL_POSE[2])
     return np.sqrt((offset**2).sum(axis=-1) + (ANGLE_WEIGHT * turn) ** 2)
@@ -128,11 +147,14 @@ def _gain(block_pose: np.ndarray) -> np.ndarray:
     shift = (seen[:, :1] + motion[:, 0]) ** 2 + (seen[:, 1:] + motion[:, 1]) ** 2
     turn = _wrapped(block_pose[:, 2:] - GOAL_POSE[2] + motion[:, 2])
     after = np.sqrt(shift + (ANGLE_WEIGHT * turn) ** 2)
-    return (distance_to_goal(block_pose)[:, None] - after).reshape(len(block_pose), *_pushes().motion.shape[:2])
+    return (distance_to_goal(block_pose)[:, None] - after).reshape(
+        len(block_pose), *_pushes().motion.shape[:2]
+    )
 
 
 def _relative(seen: np.ndarray, pushes: Pushes) -> tuple[np.ndarray, np.ndarray]:
-    """(N, C) distance of the pusher from each contact [m]: outward along the side's normal, and along the side."""
+    """(N, C) distance of the pusher from each contact [m]: outward along the side's normal, and
+    along the side."""
     offset = seen[:, None] - pushes.contact[None]
     n = pushes.normal
     return (offset * n).sum(axis=2), offset[..., 0] * -n[:, 1] + offset[..., 1] * n[:, 0]
@@ -156,11 +178,14 @@ def _outside(points: np.ndarray, turn: np.ndarray, block_pose: np.ndarray) -> np
 def _push_leaves(pushes: Pushes, turn: np.ndarray, block_pose: np.ndarray) -> np.ndarray:
     """(N, C, L) bool: pushes that end where the pusher may not be sent to."""
     ends = pushes.contact[:, None] + LENGTHS[:, None] * pushes.direction[:, None]
-    return _outside(ends.reshape(-1, 2), turn, block_pose).reshape(len(turn), len(pushes.contact), len(LENGTHS))
+    return _outside(ends.reshape(-1, 2), turn, block_pose).reshape(
+        len(turn), len(pushes.contact), len(LENGTHS)
+    )
 
 
 def _free(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """(...) bool: the pusher can go straight from `start` to `end` (..., 2) [m], block frame, without touching."""
+    """(...) bool: the pusher can go straight from `start` to `end` (..., 2) [m], block frame,
+    without touching."""
     margin = AGENT_RADIUS + CLEARANCE
     run = end - start
     blocked = np.zeros(np.broadcast_shapes(start.shape, end.shape)[:-1], dtype=bool)
@@ -207,7 +232,9 @@ def _road(seen: np.ndarray, outside: np.ndarray) -> _Road:
     stuck = ~visible.any(axis=1)
     visible[stuck] = direct[stuck] < direct[stuck].min(axis=1, keepdims=True) + 0.5 * pushes.step
     entry = np.where(visible & ~outside, direct, FAR)
-    barred = np.concatenate([np.zeros((len(seen), 1)), np.cumsum(np.tile(outside, 2), axis=1)], axis=1)
+    barred = np.concatenate(
+        [np.zeros((len(seen), 1)), np.cumsum(np.tile(outside, 2), axis=1)], axis=1
+    )
     distance = np.full_like(entry, FAR)
     for sign in (1, -1):
         laps, bars = np.tile(entry, 2)[:, ::sign], np.tile(outside, 2)[:, ::sign].cumsum(axis=1)
@@ -223,15 +250,23 @@ def _road(seen: np.ndarray, outside: np.ndarray) -> _Road:
 def _pushes() -> Pushes:
     contacts, normals = _contacts()
     angles = np.tile(OBLIQUE, len(contacts))
-    contact, normal = np.repeat(contacts, len(OBLIQUE), axis=0), np.repeat(normals, len(OBLIQUE), axis=0)
+    contact, normal = (
+        np.repeat(contacts, len(OBLIQUE), axis=0),
+        np.repeat(normals, len(OBLIQUE), axis=0),
+    )
     direction = np.einsum("cij,cj->ci", _rotations(angles), -normal)
     loop, step = _loop()
-    gate = np.linalg.norm(contact[:, None] + GAP * normal[:, None] - loop[None], axis=2).argmin(axis=1)
-    return Pushes(contact, normal, direction, _motions(contact, normal, direction), loop, step, gate)
+    gate = np.linalg.norm(contact[:, None] + GAP * normal[:, None] - loop[None], axis=2).argmin(
+        axis=1
+    )
+    return Pushes(
+        contact, normal, direction, _motions(contact, normal, direction), loop, step, gate
+    )
 
 
 def _contacts() -> tuple[np.ndarray, np.ndarray]:
-    """(C, 2) centres of a pusher that touches one side of the outline and nothing else, and outward normals."""
+    """(C, 2) centres of a pusher that touches one side of the outline and nothing else, and outward
+    normals."""
     corners = _outline()
     contacts, normals = [], []
     for first, last in zip(corners, np.roll(corners, -1, axis=0), strict=True):
@@ -248,20 +283,35 @@ def _contacts() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _outline() -> np.ndarray:
-    """(8, 2) corners of the block [m], counter-clockwise with y up: the outward normal is on the right."""
+    """(8, 2) corners of the block [m], counter-clockwise with y up: the outward normal is on the
+    right."""
     (bx0, by0), (bx1, by1) = TEE_RECTANGLES[0]
     (sx0, _), (sx1, sy1) = TEE_RECTANGLES[1]
-    return np.array([[bx0, by0], [bx1, by0], [bx1, by1], [sx1, by1], [sx1, sy1], [sx0, sy1], [sx0, by1], [bx0, by1]])
+    return np.array(
+        [
+            [bx0, by0],
+            [bx1, by0],
+            [bx1, by1],
+            [sx1, by1],
+            [sx1, sy1],
+            [sx0, sy1],
+            [sx0, by1],
+            [bx0, by1],
+        ]
+    )
 
 
 def _distance_to_block(points: np.ndarray) -> np.ndarray:
     """(...) [m] of points (..., 2) in the block frame."""
-    outside = [np.maximum(np.maximum(low - points, points - high), 0.0) for low, high in TEE_RECTANGLES]
+    outside = [
+        np.maximum(np.maximum(low - points, points - high), 0.0) for low, high in TEE_RECTANGLES
+    ]
     return np.minimum(*(np.linalg.norm(d, axis=-1) for d in outside))
 
 
 def _loop() -> tuple[np.ndarray, float]:
-    """(I, 2) points of the path at `GAP` from the touching pusher's centre, and their distance along it [m]."""
+    """(I, 2) points of the path at `GAP` from the touching pusher's centre, and their distance
+    along it [m]."""
     from shapely.geometry import Polygon
 
     ring = Polygon(_outline()).buffer(AGENT_RADIUS + GAP, quad_segs=8).exterior
@@ -272,7 +322,8 @@ def _loop() -> tuple[np.ndarray, float]:
 
 
 def _motions(contact: np.ndarray, normal: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """(C, L, 3) displacement of a block under pushes of `LENGTHS`, block frame at the start of the push."""
+    """(C, L, 3) displacement of a block under pushes of `LENGTHS`, block frame at the start of the
+    push."""
     dt = 0.00025
     count = len(contact)
     pose = np.zeros((count, 3))
@@ -288,7 +339,8 @@ def _motions(contact: np.ndarray, normal: np.ndarray, direction: np.ndarray) -> 
         lever = touch - _centre(pose)
         arm = np.stack([-lever[:, 1], lever[:, 0]], axis=1)
         mobility = np.eye(2) + arm[:, :, None] * arm[:, None, :] / LOAD_RADIUS**2
-        # The force that makes the touched point move with the pusher; beyond the friction cone it slides.
+        # The force that makes the touched point move with the pusher; beyond the friction cone it
+        # slides.
         force = np.linalg.solve(mobility, direction[..., None])[..., 0]
         push, drag = (force * inward).sum(axis=1), (force * side).sum(axis=1)
         slides = np.abs(drag) > mu * push
@@ -304,7 +356,8 @@ def _motions(contact: np.ndarray, normal: np.ndarray, direction: np.ndarray) -> 
         pose[:, :2] = centre - np.stack([-s * CENTRE[1], c * CENTRE[1]], axis=1)
         pusher = pusher + direction * dt
         seen = np.einsum("cji,cj->ci", _rotations(pose[:, 2]), pusher - pose[:, :2])
-        # The touched point has left the side once another part of the outline is nearer than that side's line.
+        # The touched point has left the side once another part of the outline is nearer than that
+        # side's line.
         off = np.abs(((seen - contact) * normal).sum(axis=1)) > 0.001
         lost |= off | (_distance_to_block(seen) > AGENT_RADIUS + 0.0005)
         for k in np.flatnonzero(np.isclose(LENGTHS, (i + 1) * dt)):

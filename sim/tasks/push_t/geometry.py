@@ -1,10 +1,11 @@
 """Push-T: bring a T-shaped block onto a painted T by pushing it with a round stick.
 
-The task of Chi et al., Diffusion Policy (RSS 2023), after Florence et al. (CoRL 2021); numbers follow gym-pusht 0.1.8
-with 1 px = 1 mm. Frame "board": origin in the picture's upper left corner, x right, y down, hence z into the table. The
-block's pose is that of gym-pusht's body: its origin is the middle of the bar's outer edge, not the centre of gravity.
-On the FR3's table the board's centre lies at (`BOARD_CENTRE_X`, 0) in the base frame, board x along base -y, board y
-along base -x, board z along base -z; the table top is the base frame's z = 0.
+The task of Chi et al., Diffusion Policy (RSS 2023), after Florence et al. (CoRL 2021); numbers
+follow gym-pusht 0.1.8 with 1 px = 1 mm. Frame "board": origin in the picture's upper left corner, x
+right, y down, hence z into the table. The block's pose is that of gym-pusht's body: its origin is
+the middle of the bar's outer edge, not the centre of gravity. On the FR3's table the board's centre
+lies at (`BOARD_CENTRE_X`, 0) in the base frame, board x along base -y, board y along base -x, board
+z along base -z; the table top is the base frame's z = 0.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -33,11 +34,13 @@ AGENT_RANGE = (0.030, 0.480)
 """Lowest and highest board coordinate [m] that the arm's pusher is sent to."""
 
 TEE_RECTANGLES = np.array([[[-0.060, 0.0], [0.060, 0.030]], [[-0.015, 0.030], [0.015, 0.120]]])
-"""(2, 2, 2) bar and stem, each lower and upper corner in the block frame [m] (gym-pusht `add_tee`, scale 30)."""
+"""(2, 2, 2) bar and stem, each lower and upper corner in the block frame [m] (gym-pusht `add_tee`,
+scale 30)."""
 TEE_THICKNESS = 0.030
 """[m]; our choice, the published block is flat."""
 TEE_GYM_COG = np.array([0.0, 0.045])
-"""(2,) the point about which gym-pusht turns the block [m]: the mean of the two rectangles' centres, block frame."""
+"""(2,) the point about which gym-pusht turns the block [m]: the mean of the two rectangles'
+centres, block frame."""
 
 KEYPOINTS = 1e-3 * np.array(
     [
@@ -52,8 +55,8 @@ KEYPOINTS = 1e-3 * np.array(
         [23.54146, -1.70029],
     ]
 )
-"""(9, 2) the demonstrations' keypoints in the block frame [m]: median over all 25,650 frames of the published data,
-which it reproduces to a median of 1e-5 mm."""
+"""(9, 2) the demonstrations' keypoints in the block frame [m]: median over all 25,650 frames of the
+published data, which it reproduces to a median of 1e-5 mm."""
 
 
 def _rotation(angle: float) -> np.ndarray:
@@ -79,24 +82,30 @@ def keypoints(block_pose: np.ndarray) -> np.ndarray:
 def tee_polygons(block_pose: np.ndarray) -> np.ndarray:
     """(2, 4, 2) corners [m], board, of the bar and the stem of a block at `block_pose` (3,)."""
     (x0, y0), (x1, y1) = np.moveaxis(TEE_RECTANGLES, 0, -1)
-    corners = np.stack([np.stack(p, axis=-1) for p in ((x0, y0), (x1, y0), (x1, y1), (x0, y1))], axis=1)
+    corners = np.stack(
+        [np.stack(p, axis=-1) for p in ((x0, y0), (x1, y0), (x1, y1), (x0, y1))], axis=1
+    )
     return corners @ _rotation(block_pose[2]).T + block_pose[:2]
 
 
 def coverage(block_pose: np.ndarray) -> float:
-    """Share of the goal T that the block at `block_pose` (3,) [m, m, rad] covers, 0 to 1, as gym-pusht measures it."""
+    """Share of the goal T that the block at `block_pose` (3,) [m, m, rad] covers, 0 to 1, as
+    gym-pusht measures it."""
     from shapely.geometry import Polygon
     from shapely.ops import unary_union
 
-    block, goal = (unary_union([Polygon(p) for p in tee_polygons(pose)]) for pose in (block_pose, GOAL_POSE))
+    block, goal = (
+        unary_union([Polygon(p) for p in tee_polygons(pose)]) for pose in (block_pose, GOAL_POSE)
+    )
     return float(goal.intersection(block).area / goal.area)
 
 
 def batched_coverage(block_pose: np.ndarray) -> np.ndarray:
     """`coverage` of many blocks at once, without a geometry library.
 
-    Seen from the goal its two rectangles are windows along the axes. The part of a polygon within a window has the area
-    of the integral of y, clamped to the window, over x, clamped likewise, once round the polygon (Green's theorem).
+    Seen from the goal its two rectangles are windows along the axes. The part of a polygon within a
+    window has the area of the integral of y, clamped to the window, over x, clamped likewise, once
+    round the polygon (Green's theorem).
 
     Args:
         block_pose: (N, 3) x, y [m], angle [rad], board.
@@ -115,7 +124,8 @@ def batched_coverage(block_pose: np.ndarray) -> np.ndarray:
 
 
 def _area_within(x: np.ndarray, y: np.ndarray, window: np.ndarray) -> np.ndarray:
-    """(N,) area [m^2] of polygons (N, P, corners) within `window` (2, 2): lower and upper corner [m]."""
+    """(N,) area [m^2] of polygons (N, P, corners) within `window` (2, 2): lower and upper corner
+    [m]."""
     (x0, y0), (x1, y1) = window
     ends = np.stack([x, np.roll(x, -1, axis=-1)])
     heights = np.stack([y, np.roll(y, -1, axis=-1)]) - y0
@@ -124,7 +134,8 @@ def _area_within(x: np.ndarray, y: np.ndarray, window: np.ndarray) -> np.ndarray
     # An upright side has no extent in x, whatever the share.
     share = (within - ends[0]) / np.where(np.abs(run) < 1e-12, 1.0, run)
     low, high = heights[0] + share * (heights[1] - heights[0])
-    # The mean of the clamped height along the side, by its antiderivative where the side is not level.
+    # The mean of the clamped height along the side, by its antiderivative where the side is not
+    # level.
     top = y1 - y0
     below = [0.5 * np.clip(h, 0.0, top) ** 2 + top * np.maximum(h - top, 0.0) for h in (low, high)]
     level = np.abs(high - low) < 1e-9
@@ -137,10 +148,11 @@ def _area_within(x: np.ndarray, y: np.ndarray, window: np.ndarray) -> np.ndarray
 def initial_state(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The start that gym-pusht's `reset(seed)` draws.
 
-    gym-pusht assigns the position and then the angle, and pymunk turns a body about its centre of gravity c. The drawn
-    p thus fixes where the block would be at angle 0, and the block comes to rest at p + c - R(angle) c.
-    Where the agent or a wall overlaps the block, gym-pusht's first physics step also pushes the block a little; that is
-    the simulator's answer, not part of the start, and is left out.
+    gym-pusht assigns the position and then the angle, and pymunk turns a body about its centre of
+    gravity c. The drawn p thus fixes where the block would be at angle 0, and the block comes to
+    rest at p + c - R(angle) c. Where the agent or a wall overlaps the block, gym-pusht's first
+    physics step also pushes the block a little; that is the simulator's answer, not part of the
+    start, and is left out.
 
     Returns:
         agent (2,) [m] and block pose (3,) [m, m, rad], both board.
@@ -150,9 +162,17 @@ def initial_state(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def draw_state(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """What `initial_state` draws, from a generator."""
-    drawn = [rng.integers(50, 450), rng.integers(50, 450), rng.integers(100, 400), rng.integers(100, 400)]
+    drawn = [
+        rng.integers(50, 450),
+        rng.integers(50, 450),
+        rng.integers(100, 400),
+        rng.integers(100, 400),
+    ]
     angle = rng.uniform(-np.pi, np.pi)
-    agent, position = 1e-3 * np.array(drawn[:2], dtype=float), 1e-3 * np.array(drawn[2:], dtype=float)
+    agent, position = (
+        1e-3 * np.array(drawn[:2], dtype=float),
+        1e-3 * np.array(drawn[2:], dtype=float),
+    )
     position += TEE_GYM_COG - _rotation(angle) @ TEE_GYM_COG
     return agent, np.array([*position, angle])
 
@@ -174,7 +194,8 @@ def clear_of_tee(agent: np.ndarray, block_pose: np.ndarray, gap: float = 0.002) 
     from shapely.ops import nearest_points, unary_union
 
     block = unary_union([Polygon(p) for p in tee_polygons(block_pose)])
-    # Shapely's round corners lie inside the true offset curve by up to 0.03 % of the distance at 64 segments.
+    # Shapely's round corners lie inside the true offset curve by up to 0.03 % of the distance at 64
+    # segments.
     kept_free = block.buffer(AGENT_RADIUS + gap, quad_segs=64)
     point = Point(agent)
     if not kept_free.contains(point):
@@ -185,8 +206,9 @@ def clear_of_tee(agent: np.ndarray, block_pose: np.ndarray, gap: float = 0.002) 
 # The scene on the FR3's table.
 
 BOARD_CENTRE_X = 0.52
-"""Distance of the board's centre from the base [m]: every point of `AGENT_RANGE` is then reachable with the pusher
-upright, at least 0.098 rad from each joint limit and with a smallest singular value of the Jacobian above 0.06."""
+"""Distance of the board's centre from the base [m]: every point of `AGENT_RANGE` is then reachable
+with the pusher upright, at least 0.098 rad from each joint limit and with a smallest singular value
+of the Jacobian above 0.06."""
 BASE_R_BOARD = np.array([[0.0, -1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
 """(3, 3) board axes in base axes."""
 BOARD_CENTRE = np.array([BOARD_SIZE / 2, BOARD_SIZE / 2])
@@ -209,15 +231,21 @@ FRICTION_TEE_TABLE = 0.35
 FRICTION_TEE_PUSHER = 0.30
 """Sliding friction of PLA on wood, handbooks: 0.2 to 0.4. Chosen once, never tuned."""
 CONTACT_TIME = 0.008
-"""Time constant of the contact constraint [s]. Bodies sink into one another by at most 0.15 mm in use; at 4 ms the
-pushed block chatters on the table, at 20 ms it sinks by 0.3 mm."""
+"""Time constant of the contact constraint [s]. Bodies sink into one another by at most 0.15 mm in
+use; at 4 ms the pushed block chatters on the table, at 20 ms it sinks by 0.3 mm."""
 
 
 def base_from_board(xy: np.ndarray, height: float = 0.0) -> np.ndarray:
-    """(..., 3) position in base [m] of board points `xy` (..., 2) [m], `height` above the table [m]."""
+    """(..., 3) position in base [m] of board points `xy` (..., 2) [m], `height` above the table
+    [m]."""
     offset = np.asarray(xy, dtype=float) - BOARD_CENTRE
     return np.stack(
-        [BOARD_CENTRE_X - offset[..., 1], -offset[..., 0], np.full(offset.shape[:-1], float(height))], axis=-1
+        [
+            BOARD_CENTRE_X - offset[..., 1],
+            -offset[..., 0],
+            np.full(offset.shape[:-1], float(height)),
+        ],
+        axis=-1,
     )
 
 
@@ -228,7 +256,8 @@ def board_from_base(position: np.ndarray) -> np.ndarray:
 
 
 def flange_target(agent: np.ndarray, height: float = PUSHER_CLEARANCE) -> np.ndarray:
-    """(4, 4) base_T_flange [m] with the pusher upright over `agent` (2,) [m], its tip `height` above the table [m]."""
+    """(4, 4) base_T_flange [m] with the pusher upright over `agent` (2,) [m], its tip `height`
+    above the table [m]."""
     target = np.eye(4)
     target[:3, :3] = BASE_R_PUSHER
     target[:3, 3] = base_from_board(agent, height + PUSHER_LENGTH)
@@ -236,8 +265,10 @@ def flange_target(agent: np.ndarray, height: float = PUSHER_CLEARANCE) -> np.nda
 
 
 def base_pose_of_tee(block_pose: np.ndarray) -> np.ndarray:
-    """(7,) position [m] and unit quaternion (wxyz) in base of the frame of a block lying at `block_pose` (3,)."""
-    # BASE_R_BOARD is half a turn about (1, -1, 0) / sqrt(2); turning by `angle` about its z multiplies from the right.
+    """(7,) position [m] and unit quaternion (wxyz) in base of the frame of a block lying at
+    `block_pose` (3,)."""
+    # BASE_R_BOARD is half a turn about (1, -1, 0) / sqrt(2); turning by `angle` about its z
+    # multiplies from the right.
     c, s = np.cos(block_pose[2] / 2) * np.sqrt(0.5), np.sin(block_pose[2] / 2) * np.sqrt(0.5)
     return np.concatenate([base_from_board(block_pose[:2]), [0.0, c - s, -c - s, 0.0]])
 
@@ -315,7 +346,8 @@ def _add_tee(spec: mujoco.MjSpec) -> None:
 
 
 def _add_pusher(spec: mujoco.MjSpec) -> None:
-    """A solid stick with a hemispherical tip: it meets the block's side with its cylindrical part."""
+    """A solid stick with a hemispherical tip: it meets the block's side with its cylindrical
+    part."""
     import mujoco
 
     flange = spec.site("fr3_flange").pos
@@ -330,7 +362,9 @@ def _add_pusher(spec: mujoco.MjSpec) -> None:
         contype=0,
         conaffinity=0,
     )
-    pusher.add_site(name="pusher_tip", pos=[0, 0, PUSHER_LENGTH], size=[0.002, 0, 0], rgba=[0, 0, 0, 0])
+    pusher.add_site(
+        name="pusher_tip", pos=[0, 0, PUSHER_LENGTH], size=[0.002, 0, 0], rgba=[0, 0, 0, 0]
+    )
 
 
 def _add_contacts(spec: mujoco.MjSpec) -> None:

@@ -1,9 +1,11 @@
-"""Push-T on N tables: the scene, starts, observations and score of `sim.tasks.push_t.geometry`, as a task for learning.
+"""Push-T on N tables: the scene, starts, observations and score of `sim.tasks.push_t.geometry`, as
+a task for learning.
 
-Actions are those of gym-pusht (`robots.control.actions.PdTarget`), the fields `agent`, `keypoints` and `block_pose` are those
-of the published benchmark in metres, and a seed starts agent and block where gym-pusht's `reset(seed)` draws them; so a
-policy of the benchmark can be evaluated here as it is. What differs: there is an arm behind the pusher, friction is
-that of materials, the board has no walls, and a pusher that would start inside the block is moved out of it.
+Actions are those of gym-pusht (`robots.control.actions.PdTarget`), the fields `agent`, `keypoints`
+and `block_pose` are those of the published benchmark in metres, and a seed starts agent and block
+where gym-pusht's `reset(seed)` draws them; so a policy of the benchmark can be evaluated here as it
+is. What differs: there is an arm behind the pusher, friction is that of materials, the board has no
+walls, and a pusher that would start inside the block is moved out of it.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -46,8 +48,10 @@ if TYPE_CHECKING:
 TEE = "tee_free"
 """The block's free joint."""
 TIMESTEP = 0.002
-"""Physics step [s]; the twin's is 1 ms. Pushes of 36 mm at points spread over the outline end 0.4 mm and
-0.010 rad apart from the twin's on average, 3.0 mm and 0.042 rad at most, where the pusher slips past a corner."""
+"""Physics step [s]; the twin's is 1 ms. Pushes of 36 mm at points spread over the outline end 0.4
+mm and
+0.010 rad apart from the twin's on average, 3.0 mm and 0.042 rad at most, where the pusher slips
+past a corner."""
 
 
 def block_pose(view: View) -> np.ndarray:
@@ -84,7 +88,13 @@ def _scene() -> mujoco.MjSpec:
     pusher = spec.body("pusher")
     pusher.add_camera(name="wrist", pos=[0.075, 0, 0.02], quat=wrist_view(), fovy=75)
     # Half a turn about x: the frame's axes are the base's while the pusher stands upright.
-    pusher.add_site(name=GRASP_SITE, pos=[0, 0, PUSHER_LENGTH], quat=[0, 1, 0, 0], size=[0.002] * 3, rgba=[0] * 4)
+    pusher.add_site(
+        name=GRASP_SITE,
+        pos=[0, 0, PUSHER_LENGTH],
+        quat=[0, 1, 0, 0],
+        size=[0.002] * 3,
+        rgba=[0] * 4,
+    )
     return spec
 
 
@@ -102,7 +112,9 @@ def _reset(rng: np.random.Generator, start: Start) -> None:
 def _expert(view: View) -> Intent:
     pose = np.zeros((view.n, 6))
     space = PdTarget()
-    pose[:, :3] = np.array(space.origin) + space.to_base(push_to_goal(_agent(view), block_pose(view)))
+    pose[:, :3] = np.array(space.origin) + space.to_base(
+        push_to_goal(_agent(view), block_pose(view))
+    )
     return Intent(pose=pose, width=np.zeros(view.n))
 
 
@@ -111,13 +123,22 @@ TASK = Task(
     scene=_scene,
     reset=_reset,
     observations={
-        "agent": Observed(FieldSpec(shape=(2,), unit="m", frame="board", about="position of the pusher's tip"), _agent),
+        "agent": Observed(
+            FieldSpec(shape=(2,), unit="m", frame="board", about="position of the pusher's tip"),
+            _agent,
+        ),
         "keypoints": Observed(
-            FieldSpec(shape=(9, 2), unit="m", frame="board", about="points of the block, see push_t.KEYPOINTS"),
+            FieldSpec(
+                shape=(9, 2),
+                unit="m",
+                frame="board",
+                about="points of the block, see push_t.KEYPOINTS",
+            ),
             lambda v: keypoints(block_pose(v)),
         ),
         "block_pose": Observed(
-            FieldSpec(shape=(3,), unit="m, rad", frame="board", about="x, y, angle of the block"), block_pose
+            FieldSpec(shape=(3,), unit="m, rad", frame="board", about="x, y, angle of the block"),
+            block_pose,
         ),
         **proprioception(use_gripper=False),
     },

@@ -28,7 +28,9 @@ def test_worlds_of_every_protocol_file_can_be_made_and_freeze(name: str) -> None
     env = make_env(protocol, 1)
     env.reset([protocol.first_seed])
     steps = [env.step(np.zeros((1, env.action_spec.size))) for _ in range(2)]
-    assert [step.executed.tolist() for step in steps] == ([[1], [1]] if name in BENCHMARK else [[1], [0]])
+    assert [step.executed.tolist() for step in steps] == (
+        [[1], [1]] if name in BENCHMARK else [[1], [0]]
+    )
     env.close()
 
 
@@ -41,16 +43,28 @@ def test_published_push_t_is_200_episodes_of_300_steps_from_seed_100000() -> Non
 
 def test_protocol_of_ones_own_is_read_by_path(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text("{name: mine, engine: mujoco, task: reach, max_steps: 7, chunk: {n_action_steps: 4}}")
+    path.write_text(
+        "{name: mine, engine: mujoco, task: reach, max_steps: 7, chunk: {n_action_steps: 4}}"
+    )
     protocol = read_protocol(str(path))
-    assert (protocol.max_steps, protocol.chunk.n_action_steps, protocol.chunk.horizon) == (7, 4, None)
+    assert (protocol.max_steps, protocol.chunk.n_action_steps, protocol.chunk.horizon) == (
+        7,
+        4,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{name: mine, engine: mujoco, task: reach, max_step: 7}", r"unknown key 'mine\.yaml\.max_step'"),
-        ("{name: mine, engine: mojoco, task: reach, max_steps: 7}", r"'mine\.yaml\.engine' is 'mojoco'"),
+        (
+            "{name: mine, engine: mujoco, task: reach, max_step: 7}",
+            r"unknown key 'mine\.yaml\.max_step'",
+        ),
+        (
+            "{name: mine, engine: mojoco, task: reach, max_steps: 7}",
+            r"'mine\.yaml\.engine' is 'mojoco'",
+        ),
         ("- a\n- b", "holds list"),
         ("{a: ]", "not YAML"),
     ],

@@ -56,8 +56,12 @@ def test_two_runs_give_bit_identical_robot_states(tmp_path: Path) -> None:
         assert metrics["command_success_rate"] == 1.0
         recorded.append(EpisodeStore.open(out / "store.zarr").read(0, "robot"))
     one, two = recorded
-    assert len(one["q"]) == 599, "6 policy steps of 100 ms; the client's newest state is one tick behind the world"
-    assert {name: one[name].tobytes() == two[name].tobytes() for name in one} == dict.fromkeys(one, True)
+    assert len(one["q"]) == 599, (
+        "6 policy steps of 100 ms; the client's newest state is one tick behind the world"
+    )
+    assert {name: one[name].tobytes() == two[name].tobytes() for name in one} == dict.fromkeys(
+        one, True
+    )
 
 
 def test_dead_twin_ends_the_run_in_one_clear_error_and_its_episode_is_kept(
@@ -76,7 +80,9 @@ def test_dead_twin_ends_the_run_in_one_clear_error_and_its_episode_is_kept(
         return look(scene)
 
     monkeypatch.setattr(deploy.Scene, "look", kill_then_look)
-    with pytest.raises(HandoffError, match=r"twin 127.0.78.2: the process has died \(signal SIGKILL\)"):
+    with pytest.raises(
+        HandoffError, match=r"twin 127.0.78.2: the process has died \(signal SIGKILL\)"
+    ):
         deploy.run(on("127.0.78.2"), {"bundle": bundle}, tmp_path, no_progress)
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert "the process has died" in store.metadata(0)["fault"]

@@ -1,4 +1,5 @@
-"""The actor's process of a correction session: an episode that something else than its end ends is recorded."""
+"""The actor's process of a correction session: an episode that something else than its end ends is
+recorded."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def session(speed: float) -> CorrectConfig:
     return replace(chosen.train, actor=actor, reward="task", speed=speed, **shared)
 
 
-def test_an_episode_that_an_error_ends_is_recorded_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_episode_that_an_error_ends_is_recorded_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     advance, steps = Worlds.step, []
 
     def lost(self: Worlds, action: np.ndarray) -> Any:
@@ -49,12 +52,18 @@ def test_an_episode_that_an_error_ends_is_recorded_with_it(tmp_path: Path, monke
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert store.num_episodes == 1
     about = store.metadata(0)
-    assert (about["fault"], about["discard_reason"], about["success"]) == ("sensor: lost.", "fault", False)
+    assert (about["fault"], about["discard_reason"], about["success"]) == (
+        "sensor: lost.",
+        "fault",
+        False,
+    )
     rows, final = store.read(0, "policy"), store.read(0, "final")
     assert len(rows["reward"]) == 8
     assert final["grasp_pose"].shape == (1, *rows["grasp_pose"].shape[1:])
     assert not np.array_equal(final["dq"][0], rows["dq"][-1])
-    assert len(read_history(tmp_path / "store.zarr").steps) == 0, "it says nothing of how well the policy does"
+    assert len(read_history(tmp_path / "store.zarr").steps) == 0, (
+        "it says nothing of how well the policy does"
+    )
 
 
 def test_an_episode_that_a_signal_ends_is_recorded(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The two processes of a training: heard, started again when killed, and ended with whoever started them."""
+"""The two processes of a training: heard, started again when killed, and ended with whoever started
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A correction session: a whole unattended one in small, through its real processes, and what comes after it (RLDG)."""
+"""A correction session: a whole unattended one in small, through its real processes, and what comes
+after it (RLDG)."""
 
 from __future__ import annotations
 
@@ -48,7 +49,17 @@ export.golden=16 gate.repeats=100 gate.warmup=10 gate.p99_ms=1000 gate.min_speed
 def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished session."""
     out = tmp_path_factory.mktemp("hil")
-    arguments = ["hil", "reach", *SMALL.split(), "--operator", "simulated", "--steps", "250", "--out", str(out)]
+    arguments = [
+        "hil",
+        "reach",
+        *SMALL.split(),
+        "--operator",
+        "simulated",
+        "--steps",
+        "250",
+        "--out",
+        str(out),
+    ]
     assert main(arguments) == 0
     return out
 
@@ -71,7 +82,9 @@ def test_every_stage_of_an_unattended_session_ran(summary: dict[str, Any]) -> No
 def test_the_classifier_is_judged_on_held_out_states_of_a_policy(summary: dict[str, Any]) -> None:
     figures = summary["stages"]["classifier"]["metrics"]
     assert figures["false_positives_n"] > 0
-    assert figures["false_episodes_n"] == 4, "of 12 episodes of a policy 30 % are kept for the judgement"
+    assert figures["false_episodes_n"] == 4, (
+        "of 12 episodes of a policy 30 % are kept for the judgement"
+    )
     assert "recall_n" in figures
 
 
@@ -87,10 +100,17 @@ def test_an_expert_has_time_to_leave_success_again_and_again(session: Path) -> N
 def test_every_episode_tells_both_actions_and_who_acted(session: Path) -> None:
     store = EpisodeStore.open(session / "train" / "store.zarr")
     acted = np.concatenate(
-        [store.read(e, "policy", ["intervention"])["intervention"] for e in range(store.num_episodes)]
+        [
+            store.read(e, "policy", ["intervention"])["intervention"]
+            for e in range(store.num_episodes)
+        ]
     )
-    assert 0 < acted.sum() < len(acted), "a person who watches a new policy corrects it now and then"
-    apart = np.abs(store.column("policy", "action") - store.column("policy", "action_policy")).max(axis=1)
+    assert 0 < acted.sum() < len(acted), (
+        "a person who watches a new policy corrects it now and then"
+    )
+    apart = np.abs(store.column("policy", "action") - store.column("policy", "action_policy")).max(
+        axis=1
+    )
     assert (apart[acted == 0] == 0.0).all()
     assert (apart[acted == 1] > 0.0).any()
     assert (store.column("policy", "policy_version") >= 0).all()
@@ -106,7 +126,17 @@ def test_the_page_shows_the_learning_curve_and_only_files_that_exist(session: Pa
 
 
 def test_the_same_session_again_is_all_cached(session: Path, summary: dict[str, Any]) -> None:
-    arguments = ["hil", "reach", *SMALL.split(), "--operator", "simulated", "--steps", "250", "--out", str(session)]
+    arguments = [
+        "hil",
+        "reach",
+        *SMALL.split(),
+        "--operator",
+        "simulated",
+        "--steps",
+        "250",
+        "--out",
+        str(session),
+    ]
     assert main(arguments) == 0
     again = json.loads((session / "summary.json").read_text())
     assert all(row["cached"] for row in again["stages"].values())
@@ -114,17 +144,24 @@ def test_the_same_session_again_is_all_cached(session: Path, summary: dict[str, 
 
 
 def straight_to_the_goal(root: Path) -> Artifact:
-    """A learned actor of `reach` written by hand: every axis goes as fast as the goal is far, which solves it."""
+    """A learned actor of `reach` written by hand: every axis goes as fast as the goal is far, which
+    solves it."""
     from sim.make import find_task
 
     specs = {name: term.spec for name, term in find_task("reach").observations.items()}
     seen = {name: specs[name] for name in ("q", "dq", "grasp_pose", "goal")}
-    # 7 joints, 7 speeds, 6 of the pose, 3 of the goal; behind them the goal less the position, in decimetres.
+    # 7 joints, 7 speeds, 6 of the pose, 3 of the goal; behind them the goal less the position, in
+    # decimetres.
     weight = np.zeros((26, 6), np.float32)
     weight[23:26, :3] = np.eye(3)
     form = MlpCard(layers=(26, 6), activation="tanh", layer_norm=False)
     card = ActorCard(
-        observation=23, action=3, differences=((20, 14, 3, 0.1),), actor=form, log_std_min=-5.0, log_std_max=2.0
+        observation=23,
+        action=3,
+        differences=((20, 14, 3, 0.1),),
+        actor=form,
+        log_std_min=-5.0,
+        log_std_max=2.0,
     )
     model = LearnedActorConfig(observation_fields=tuple(seen), card=card)
     action = replace(specs["goal"], frame="", about="x, y, z", unit="1")
@@ -138,7 +175,15 @@ def straight_to_the_goal(root: Path) -> Artifact:
     partial = root / "artifacts" / "train-byhand.partial"
     partial.mkdir(parents=True)
     save_actor(partial, policy, Parameters(0, card, arrays))
-    record = {"stage": "train", "config": {}, "inputs": {}, "code": "", "metrics": {}, "seconds": 0.0, "finished": ""}
+    record = {
+        "stage": "train",
+        "config": {},
+        "inputs": {},
+        "code": "",
+        "metrics": {},
+        "seconds": 0.0,
+        "finished": "",
+    }
     return seal(partial, root / "artifacts" / "train-byhand", "policy", record)
 
 
@@ -149,7 +194,14 @@ def test_distil_export_and_gate_take_what_a_learned_policy_teaches(tmp_path: Pat
     for stage in stages[names.index("train") + 1 :]:
         inputs = {name: made[upstream.name] for name, upstream in stage.inputs.items()}
         made[stage.name] = run_stage(stage, inputs, tmp_path, no_progress, isolate=False).artifact
-    assert names[-6:] == ["pretrain", "distil", "export", "export_teacher", "gate", "evaluate_student"]
+    assert names[-6:] == [
+        "pretrain",
+        "distil",
+        "export",
+        "export_teacher",
+        "gate",
+        "evaluate_student",
+    ]
     assert made["evaluate"].manifest["metrics"]["success"]["k"] == 2
     assert made["rollouts"].manifest["metrics"]["episodes"] == 16
     assert made["gate"].manifest["metrics"]["parity"] <= 1e-5
@@ -171,7 +223,9 @@ def test_a_misspelt_or_repeated_key_is_refused(overrides: list[str], message: st
 
 def test_sessions_of_two_seeds_share_no_start_and_no_chance() -> None:
     first, second = (hil_stages("reach", compose_hil("reach", [f"seed={seed}"])) for seed in (0, 1))
-    settings = {stage.name: (stage.config, other.config) for stage, other in zip(first, second, strict=True)}
+    settings = {
+        stage.name: (stage.config, other.config) for stage, other in zip(first, second, strict=True)
+    }
     for name in ("demonstrations", "classifier", "rollouts"):
         assert settings[name][1].first_seed == settings[name][0].first_seed + 1_000_000
     for name in ("clone", "pretrain", "distil"):
@@ -194,4 +248,9 @@ def test_a_difference_of_what_the_learner_does_not_see_is_refused() -> None:
 
     config = replace(compose_hil("reach").train, world=compose_hil("reach").world)
     with pytest.raises(HandoffError, match="'cube'"):
-        _begin(config, {name: FieldSpec(shape=(3,)) for name in config.world.observation_fields}, "cube", 3)
+        _begin(
+            config,
+            {name: FieldSpec(shape=(3,)) for name in config.world.observation_fields},
+            "cube",
+            3,
+        )

@@ -1,4 +1,5 @@
-"""Artifacts: what is sealed is found as it was, and what is not as it was sealed is refused in one line."""
+"""Artifacts: what is sealed is found as it was, and what is not as it was sealed is refused in one
+line."""
 
 from __future__ import annotations
 
@@ -9,10 +10,21 @@ from typing import Any
 
 import pytest
 
-from flows.runner.artifact import Artifact, load_artifact, read_manifest, seal, verify_artifact, verify_files
+from flows.runner.artifact import (
+    Artifact,
+    load_artifact,
+    read_manifest,
+    seal,
+    verify_artifact,
+    verify_files,
+)
 from robots.errors import HandoffError
 
-RECORD: dict[str, Any] = {"stage": "count", "inputs": {"demos": "a" * 64}, "metrics": {"rate": 0.1, 3: (1, 2)}}
+RECORD: dict[str, Any] = {
+    "stage": "count",
+    "inputs": {"demos": "a" * 64},
+    "metrics": {"rate": 0.1, 3: (1, 2)},
+}
 
 
 def sealed(folder: Path, record: dict[str, Any] = RECORD) -> Artifact:
@@ -71,7 +83,9 @@ def test_a_link_is_refused_even_to_the_same_content(tmp_path: Path) -> None:
     (path / "result.txt").rename(tmp_path / "elsewhere.txt")
     (path / "result.txt").symlink_to(tmp_path / "elsewhere.txt")
     for check in (load_artifact, verify_artifact):
-        with pytest.raises(HandoffError, match=r"result.txt is a link, expected files and folders only"):
+        with pytest.raises(
+            HandoffError, match=r"result.txt is a link, expected files and folders only"
+        ):
             check(path)
 
 
@@ -97,7 +111,9 @@ def test_an_artifact_of_an_older_version_is_a_cache_but_not_verified(tmp_path: P
     rewrite(artifact.path, lambda manifest: manifest.pop("manifest_digest"))
     assert load_artifact(artifact.path) == artifact
     assert verify_files(artifact.path)["digest"] == artifact.digest
-    with pytest.raises(HandoffError, match=r"an older version of Handoff made it.* run the pipeline again"):
+    with pytest.raises(
+        HandoffError, match=r"an older version of Handoff made it.* run the pipeline again"
+    ):
         verify_artifact(artifact.path)
 
 

@@ -13,7 +13,15 @@ import pytest
 from flows.reports import explain as lineage
 from flows.runner.artifact import json_digest, load_artifact, verify_artifact
 from flows.runner.plan import plan
-from flows.runner.stage import Outcome, Stage, artifact_path, explain_miss, find_cached, identity, run_stage
+from flows.runner.stage import (
+    Outcome,
+    Stage,
+    artifact_path,
+    explain_miss,
+    find_cached,
+    identity,
+    run_stage,
+)
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from tests.flows.counting_stage import CountingConfig
@@ -66,7 +74,9 @@ def test_failed_stage_leaves_no_artifact_and_the_next_attempt_resumes(tmp_path: 
     broken = make(fail="error")
     with pytest.raises(HandoffError, match="value 3, limit 2"):
         run_here(broken, tmp_path)
-    assert [path.suffix for path in (tmp_path / "artifacts").iterdir() if path.is_dir()] == [".partial"]
+    assert [path.suffix for path in (tmp_path / "artifacts").iterdir() if path.is_dir()] == [
+        ".partial"
+    ]
     [planned] = plan([broken], tmp_path)
     assert planned.fate == "resume"
 
@@ -80,7 +90,9 @@ def test_failed_stage_leaves_no_artifact_and_the_next_attempt_resumes(tmp_path: 
         ("full", r"^disk full while writing somewhere/result.txt"),
     ],
 )
-def test_failures_cross_the_process_border_as_one_line(tmp_path: Path, fail: str, message: str) -> None:
+def test_failures_cross_the_process_border_as_one_line(
+    tmp_path: Path, fail: str, message: str
+) -> None:
     with pytest.raises(HandoffError, match=message) as caught:
         run_stage(make(fail=fail), {}, tmp_path, no_progress)
     assert "\n" not in str(caught.value)
@@ -88,7 +100,9 @@ def test_failures_cross_the_process_border_as_one_line(tmp_path: Path, fail: str
 
 def test_isolated_stage_reports_progress_and_metrics(tmp_path: Path) -> None:
     seen: list[tuple[int, int, str]] = []
-    outcome = run_stage(make(value=3), {}, tmp_path, lambda done, total, note="": seen.append((done, total, note)))
+    outcome = run_stage(
+        make(value=3), {}, tmp_path, lambda done, total, note="": seen.append((done, total, note))
+    )
     assert outcome.artifact.manifest["metrics"] == {"total": 3, "resumed": False}
     assert seen[0] == (1, 2, "half way")
     assert seen[-1] == (2, 2, "")
@@ -133,7 +147,10 @@ def test_a_package_that_is_not_installed_stands_as_such_in_the_manifest(
 def test_plan_names_what_waits_and_what_is_cached(tmp_path: Path) -> None:
     left = make("left", 1)
     total = Stage("sum", "number", MODULE, CountingConfig(value=10), {"part": left})
-    assert [(item.stage, item.fate) for item in plan([left, total], tmp_path)] == [("left", "run"), ("sum", "wait")]
+    assert [(item.stage, item.fate) for item in plan([left, total], tmp_path)] == [
+        ("left", "run"),
+        ("sum", "wait"),
+    ]
     artifact = run_here(left, tmp_path).artifact
     assert [item.fate for item in plan([left, total], tmp_path)] == ["cached", "run"]
     run_stage(total, {"part": artifact}, tmp_path, no_progress, isolate=False)
@@ -142,7 +159,9 @@ def test_plan_names_what_waits_and_what_is_cached(tmp_path: Path) -> None:
     assert plan([left, changed], tmp_path)[1].why == "value 10 → 11"
 
 
-def test_explain_walks_back_to_the_first_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_walks_back_to_the_first_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lineage, "describe", lambda stage, metrics: f"total {metrics['total']}")
     left = make("left", 2)
     source = run_here(replace(left, external={"source": "a" * 64}), tmp_path).artifact

@@ -31,7 +31,9 @@ class Scripted:
 
     def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
         none = np.array([-1])
-        return Intervention(proposed, proposed, np.array([False]), none, np.array([0]), "ada", "script")
+        return Intervention(
+            proposed, proposed, np.array([False]), none, np.array([0]), "ada", "script"
+        )
 
     def requests(self) -> Requests:
         self.looks += 1
@@ -62,7 +64,12 @@ def test_what_the_world_says_counts_where_the_person_says_nothing(store: Episode
     assert (ended.success, ended.label, ended.stopped) == (True, Label.NONE, False)
     assert store.read(0, "policy")["success"].tolist() == [0] * (ended.steps - 1) + [1]
     about = store.metadata(0)
-    assert (about["seed"], about["success"], about["true_success"], about["source"]) == (7, True, True, "test")
+    assert (about["seed"], about["success"], about["true_success"], about["source"]) == (
+        7,
+        True,
+        True,
+        "test",
+    )
 
 
 def test_an_episode_that_goes_nowhere_failed_at_its_time_limit(store: EpisodeStore) -> None:
@@ -91,8 +98,12 @@ def test_nothing_moves_while_the_person_pauses(store: EpisodeStore) -> None:
     assert person.looks == ended.steps + 2
 
 
-def test_what_is_said_while_the_arm_holds_still_counts_with_the_next_step(store: EpisodeStore) -> None:
-    ended = walk(store, Scripted(Requests(), Requests(Label.FAILURE, paused=True), Requests(paused=True)))
+def test_what_is_said_while_the_arm_holds_still_counts_with_the_next_step(
+    store: EpisodeStore,
+) -> None:
+    ended = walk(
+        store, Scripted(Requests(), Requests(Label.FAILURE, paused=True), Requests(paused=True))
+    )
     assert (ended.steps, ended.success, ended.label) == (2, False, Label.FAILURE)
 
 

@@ -13,7 +13,9 @@ PICTURE = ((2, 3, 3), np.dtype(np.uint8))
 
 def pictures(steps: int, first: int = 0) -> np.ndarray:
     """Pictures that are filled with the number of their step."""
-    return np.broadcast_to(np.arange(first, first + steps, dtype=np.uint8)[:, None, None, None], (steps, 2, 3, 3))
+    return np.broadcast_to(
+        np.arange(first, first + steps, dtype=np.uint8)[:, None, None, None], (steps, 2, 3, 3)
+    )
 
 
 def files(folder: Path) -> list[str]:
@@ -29,7 +31,12 @@ def test_rows_of_any_shape_are_gathered():
 
 
 def test_parts_are_numbered_through_in_any_order():
-    frames = Frames([torch.from_numpy(pictures(count, first).copy()) for count, first in ((3, 0), (1, 3), (4, 4))])
+    frames = Frames(
+        [
+            torch.from_numpy(pictures(count, first).copy())
+            for count, first in ((3, 0), (1, 3), (4, 4))
+        ]
+    )
     assert len(frames) == 8
     assert frames.steps(torch.tensor([7, 0, 3, 2, 2, 4]))[:, 0, 0, 0].tolist() == [7, 0, 3, 2, 2, 4]
     assert frames.steps(torch.zeros(0, dtype=torch.int64)).shape == (0, 2, 3, 3)
@@ -42,7 +49,9 @@ def test_a_row_that_was_never_recorded_is_refused():
 
 def test_frames_go_to_a_file_where_memory_ends(tmp_path: Path):
     space = FrameSpace(limit_gb=100e-9, folder=tmp_path)
-    kept, laid_out, small = (space.reserve(name, steps, PICTURE) for name, steps in (("a", 4), ("b", 2), ("c", 1)))
+    kept, laid_out, small = (
+        space.reserve(name, steps, PICTURE) for name, steps in (("a", 4), ("b", 2), ("c", 1))
+    )
     for writer, steps in ((kept, 4), (laid_out, 2), (small, 1)):
         writer.append(pictures(steps))
     assert [len(writer.finish()) for writer in (kept, laid_out, small)] == [4, 2, 1]

@@ -10,7 +10,13 @@ from robots.errors import HandoffError
 
 def test_shares_are_rounded_over_all_updates_and_not_in_each():
     # A quarter of 2, 4, 6, 8 windows: 0.5, 1, 1.5, 2, halves rounded up.
-    assert [taken(2 * step, (1.0, 3.0)) for step in range(5)] == [[0, 0], [1, 1], [1, 3], [2, 4], [2, 6]]
+    assert [taken(2 * step, (1.0, 3.0)) for step in range(5)] == [
+        [0, 0],
+        [1, 1],
+        [1, 3],
+        [2, 4],
+        [2, 6],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +35,11 @@ def test_counts_add_up_never_fall_and_follow_the_weights(weights: tuple[float, .
 
 
 def test_shares_are_exact_where_whole_numbers_can_be():
-    assert taken(4_000_000_000_000, (1.0, 2.0, 1.0)) == [1_000_000_000_000, 2_000_000_000_000, 1_000_000_000_000]
+    assert taken(4_000_000_000_000, (1.0, 2.0, 1.0)) == [
+        1_000_000_000_000,
+        2_000_000_000_000,
+        1_000_000_000_000,
+    ]
 
 
 def test_every_batch_is_full_and_its_stores_stand_in_order():
@@ -46,7 +56,10 @@ def test_every_window_comes_once_per_epoch_of_its_store():
     mixture = Mixture((3, 10), (1.0, 1.0))
     drawn = np.concatenate([mixture.batch(8, step, seed=0) for step in range(15)])
     # 60 windows of each store: 20 epochs of three, 6 epochs of ten.
-    assert Counter(drawn.tolist()) == {**dict.fromkeys(range(3), 20), **dict.fromkeys(range(3, 13), 6)}
+    assert Counter(drawn.tolist()) == {
+        **dict.fromkeys(range(3), 20),
+        **dict.fromkeys(range(3, 13), 6),
+    }
     small = drawn[drawn < 3]
     assert all(sorted(small[first : first + 3].tolist()) == [0, 1, 2] for first in range(0, 60, 3))
 
@@ -73,7 +86,9 @@ def test_a_single_store_keeps_the_order_it_had_without_a_mixture():
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_weight_that_is_no_share_is_refused(weight: float):
-    with pytest.raises(HandoffError, match=f"other: weight is {weight}, expected a finite number above 0"):
+    with pytest.raises(
+        HandoffError, match=f"other: weight is {weight}, expected a finite number above 0"
+    ):
         new_mixture(("demos", "other"), (3, 3), (1.0, weight))
 
 

@@ -38,7 +38,9 @@ def test_an_episode_shorter_than_what_is_executed_has_no_window():
 
 
 def test_a_horizon_too_short_for_the_executed_actions_is_refused():
-    with pytest.raises(HandoffError, match="8 actions from index 1 on do not fit in a horizon of 8"):
+    with pytest.raises(
+        HandoffError, match="8 actions from index 1 on do not fit in a horizon of 8"
+    ):
         window_index(np.array([100]), 2, 8, 8)
 
 
@@ -95,13 +97,17 @@ def test_goals_are_later_rows_of_the_same_episode_all_equally_often():
 
 
 def test_the_last_step_of_an_episode_is_its_own_goal():
-    assert future_rows(np.array([6, 9]), np.array([7, 10]), np.random.default_rng(0)).tolist() == [6, 9]
+    assert future_rows(np.array([6, 9]), np.array([7, 10]), np.random.default_rng(0)).tolist() == [
+        6,
+        9,
+    ]
 
 
 def test_a_batch_has_the_goals_that_its_random_numbers_pick():
     windows = eight_steps(goals=True)
     goals = [
-        windows.batch(torch.tensor([0, 1]), np.random.default_rng(seed)).observed.goal_BO for seed in (0, 0, 1, 2, 3)
+        windows.batch(torch.tensor([0, 1]), np.random.default_rng(seed)).observed.goal_BO
+        for seed in (0, 0, 1, 2, 3)
     ]
     assert all(goal is not None and goal.shape == (2, 1) for goal in goals)
     picked = [tuple(goal.flatten().tolist()) for goal in goals if goal is not None]
@@ -146,9 +152,15 @@ def test_cuts_of_any_size_show_every_window_once_per_epoch():
         first += size
     assert [len(cut) for cut in cuts] == sizes
     row = np.concatenate(cuts)
-    assert [sorted(row[start : start + 4].tolist()) for start in range(0, 16, 4)] == [[0, 1, 2, 3]] * 4
+    assert [sorted(row[start : start + 4].tolist()) for start in range(0, 16, 4)] == [
+        [0, 1, 2, 3]
+    ] * 4
 
 
 def test_the_first_order_is_that_of_full_batches():
-    assert np.array_equal(shuffled_span(4, 4, 12, seed=3, order=0), shuffled_batch(4, 12, 1, seed=3))
-    assert not np.array_equal(shuffled_span(4, 4, 12, seed=3, order=1), shuffled_batch(4, 12, 1, seed=3))
+    assert np.array_equal(
+        shuffled_span(4, 4, 12, seed=3, order=0), shuffled_batch(4, 12, 1, seed=3)
+    )
+    assert not np.array_equal(
+        shuffled_span(4, 4, 12, seed=3, order=1), shuffled_batch(4, 12, 1, seed=3)
+    )

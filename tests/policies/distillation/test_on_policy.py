@@ -1,4 +1,5 @@
-"""On-policy distillation: what the student's distance from its teachers is, who teaches what, and where it goes on."""
+"""On-policy distillation: what the student's distance from its teachers is, who teaches what, and
+where it goes on."""
 
 import copy
 import json
@@ -17,7 +18,14 @@ from policies.checkpoint import WEIGHTS, save_policy
 from policies.data.visited_states import FILE
 from policies.distillation.config import OnPolicyDistilConfig
 from policies.distillation.on_policy import CURVE, PICTURE, STATE, on_policy_distil
-from policies.distillation.teachers import ChainLessons, Teachers, TokenLessons, lessons, reinforced, token_divergence
+from policies.distillation.teachers import (
+    ChainLessons,
+    Teachers,
+    TokenLessons,
+    lessons,
+    reinforced,
+    token_divergence,
+)
 from policies.families.action_tokens import draw_tokens, token_log_prob
 from policies.families.diffusion import DiffusionPolicy
 from policies.load import load_module
@@ -36,13 +44,22 @@ from tests.policies.rl.on_policy.test_flow_actor import flowing
 from tests.policies.rl.on_policy.test_token_actor import reading
 
 WORLDS = 6
-SMALL = OnPolicyDistilConfig(rollouts=4, decisions=5, batch_size=7, save_every=1, learning_rate=1e-3, epochs=2)
+SMALL = OnPolicyDistilConfig(
+    rollouts=4, decisions=5, batch_size=7, save_every=1, learning_rate=1e-3, epochs=2
+)
 
 
 def card_of(module: Any, rate_hz: float = 10.0) -> PolicyCard:
     fields = {name: FieldSpec(shape=(1,)) for name in module.shapes.entries}
     action = FieldSpec(shape=(module.shapes.action,))
-    return PolicyCard(task="line", rate_hz=rate_hz, observation=fields, sensors={}, action=action, model=module.config)
+    return PolicyCard(
+        task="line",
+        rate_hz=rate_hz,
+        observation=fields,
+        sensors={},
+        action=action,
+        model=module.config,
+    )
 
 
 def saved(folder: Path, module: ChunkPolicy, rate_hz: float = 10.0) -> Path:
@@ -100,7 +117,9 @@ KINDS = pytest.mark.parametrize("kind", list(MAKE))
 def taught(kind: str, folder: Path, teacher_seed: int, **options: Any) -> tuple[Any, Any]:
     """A student of seed 0 with one teacher for all, and its lessons."""
     config, student = replace(SMALL, **options), MAKE[kind](0).eval()
-    asked = Teachers(saved(folder / "teacher", MAKE[kind](teacher_seed)), student, card_of(student), config)
+    asked = Teachers(
+        saved(folder / "teacher", MAKE[kind](teacher_seed)), student, card_of(student), config
+    )
     return student, lessons(config, student, asked)
 
 
@@ -110,7 +129,9 @@ def gradient(module: nn.Module) -> Tensor:
 
 @KINDS
 @pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_a_student_that_is_its_teacher_is_at_no_distance_and_learns_nothing(kind: str, noise: float, tmp_path: Path):
+def test_a_student_that_is_its_teacher_is_at_no_distance_and_learns_nothing(
+    kind: str, noise: float, tmp_path: Path
+):
     """Invariant 14."""
     student, way = taught(kind, tmp_path, 0, noise=noise)
     _, trace = way.decide(shown(kind), torch.Generator().manual_seed(1))
@@ -186,9 +207,11 @@ def test_the_reinforced_gradient_is_on_average_that_of_the_divergence():
     assert exact.abs().max() > 20.0 * error.max()
 
 
-def test_the_closed_form_varies_less_over_the_drawing_of_decisions_than_the_reinforced_one(tmp_path: Path):
-    """Of 40 rollouts of the same states, by the trace of the covariance of the gradient; autoregressive, where the
-    closed form, too, hangs on what was drawn."""
+def test_the_closed_form_varies_less_over_the_drawing_of_decisions_than_the_reinforced_one(
+    tmp_path: Path,
+):
+    """Of 40 rollouts of the same states, by the trace of the covariance of the gradient;
+    autoregressive, where the closed form, too, hangs on what was drawn."""
     spread = {}
     for form in ("kl", "reinforce"):
         (tmp_path / form).mkdir()
@@ -213,7 +236,10 @@ def test_the_rows_instruction_chooses_its_teacher(tmp_path: Path):
         found = way.distance(seen, trace).kl_B
         observed = Observed(seen["vector"], {}, tuple(WORDS[row % 2] for row in range(WORLDS)))
         own = student.logits(observed)
-        single = [token_divergence(own, teacher.eval().logits(observed), 1.0).sum((1, 2)) for teacher in (one, other)]
+        single = [
+            token_divergence(own, teacher.eval().logits(observed), 1.0).sum((1, 2))
+            for teacher in (one, other)
+        ]
     expected = torch.stack([single[row % 2][row] for row in range(WORLDS)])
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     assert (single[0] - single[1]).abs().min() > 1e-6
@@ -221,7 +247,10 @@ def test_the_rows_instruction_chooses_its_teacher(tmp_path: Path):
 
 def test_the_rows_instruction_chooses_the_teacher_of_a_flow(tmp_path: Path):
     student = flowing(0).eval()
-    folders = {WORDS[0]: saved(tmp_path / "self", flowing(0)), WORDS[1]: saved(tmp_path / "other", flowing(1))}
+    folders = {
+        WORDS[0]: saved(tmp_path / "self", flowing(0)),
+        WORDS[1]: saved(tmp_path / "other", flowing(1)),
+    }
     way = ChainLessons(SMALL, student, Teachers(folders, student, card_of(student), SMALL))
     _, trace = way.decide(words(), torch.Generator().manual_seed(1))
     divergence = way.distance(words(), trace).kl_B
@@ -240,20 +269,29 @@ def test_a_teacher_sees_the_state_in_its_own_units(tmp_path: Path):
     assert not torch.allclose(looks.vector_BTO, words()["vector"])
 
 
-def refused(folder: Path, student: ChunkPolicy, teacher: ChunkPolicy, match: str, **options: Any) -> None:
+def refused(
+    folder: Path, student: ChunkPolicy, teacher: ChunkPolicy, match: str, **options: Any
+) -> None:
     path = saved(folder / "refused", teacher, options.pop("rate_hz", 10.0))
     with pytest.raises(HandoffError, match=match):
         Teachers(path, student, card_of(student), replace(SMALL, **options))
 
 
 def test_a_teacher_of_another_grid_is_refused(tmp_path: Path):
-    refused(tmp_path, denoising(), denoising(inference_steps=2), "another grid than the student's: timestep_K")
+    refused(
+        tmp_path,
+        denoising(),
+        denoising(inference_steps=2),
+        "another grid than the student's: timestep_K",
+    )
 
 
 def test_steps_for_both_make_one_grid_of_two_but_not_of_two_schedules(tmp_path: Path):
     student, fewer = denoising(), denoising(inference_steps=2)
     Teachers(saved(tmp_path / "fewer", fewer), student, card_of(student), replace(SMALL, steps=5))
-    refused(tmp_path, student, denoising(train_timesteps=20), "another grid than the student's", steps=5)
+    refused(
+        tmp_path, student, denoising(train_timesteps=20), "another grid than the student's", steps=5
+    )
 
 
 def test_a_teacher_of_other_bins_units_rate_or_family_is_refused(tmp_path: Path):
@@ -276,7 +314,9 @@ def test_a_teacher_of_other_bins_units_rate_or_family_is_refused(tmp_path: Path)
 
 def test_a_sentence_that_nobody_teaches_is_refused(tmp_path: Path):
     student = reading()
-    asked = Teachers({WORDS[0]: saved(tmp_path / "one", reading())}, student, card_of(student), SMALL)
+    asked = Teachers(
+        {WORDS[0]: saved(tmp_path / "one", reading())}, student, card_of(student), SMALL
+    )
     with pytest.raises(HandoffError, match=r"nobody teaches \['go right'\], only \['go left'\]"):
         asked.of(Observed(words()["vector"], {}, WORDS * 3))
 
@@ -296,7 +336,9 @@ def teach(folder: Path, out: str, progress: Any = no_progress, **options: Any) -
     (folder / out).mkdir(exist_ok=True)
     teachers = {WORDS[0]: folder / "one", WORDS[1]: folder / "other"}
     config = replace(SMALL, **options)
-    return on_policy_distil(config, folder / "student", teachers, lambda: WordLine(WORLDS), folder / out, progress)
+    return on_policy_distil(
+        config, folder / "student", teachers, lambda: WordLine(WORLDS), folder / out, progress
+    )
 
 
 @pytest.fixture
@@ -307,12 +349,20 @@ def school(tmp_path: Path) -> Path:
 
 
 def curve(out: Path) -> list[dict[str, float]]:
-    return [json.loads(line) | {"cpu_seconds": 0.0} for line in (out / CURVE).read_text().splitlines()]
+    return [
+        json.loads(line) | {"cpu_seconds": 0.0} for line in (out / CURVE).read_text().splitlines()
+    ]
 
 
 def test_a_taught_policy_is_a_policy_nearer_to_its_teachers(school: Path):
     told: list[int] = []
-    metrics = teach(school, "out", lambda done, total, note="": told.append(done), rollouts=8, learning_rate=3e-3)
+    metrics = teach(
+        school,
+        "out",
+        lambda done, total, note="": told.append(done),
+        rollouts=8,
+        learning_rate=3e-3,
+    )
     assert told == list(range(1, 9))
     entries = curve(school / "out")
     assert entries[-1]["kl"] < 0.7 * entries[0]["kl"]
@@ -323,11 +373,16 @@ def test_a_taught_policy_is_a_policy_nearer_to_its_teachers(school: Path):
     assert (school / "out" / FILE).exists()
     assert not (school / "out" / STATE).exists()
     before, _ = load_module(school / "student")
-    assert any(not torch.equal(one, two) for one, two in zip(module.parameters(), before.parameters(), strict=True))
+    assert any(
+        not torch.equal(one, two)
+        for one, two in zip(module.parameters(), before.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(("form", "save_every"), [("kl", 2), ("reinforce", 1)])
-def test_a_run_killed_by_the_system_ends_as_one_that_was_not(form: Any, save_every: int, school: Path):
+def test_a_run_killed_by_the_system_ends_as_one_that_was_not(
+    form: Any, save_every: int, school: Path
+):
     teach(school, "whole", form=form, save_every=save_every)
     (school / "cut").mkdir()
     teachers = {WORDS[0]: school / "one", WORDS[1]: school / "other"}
@@ -335,7 +390,9 @@ def test_a_run_killed_by_the_system_ends_as_one_that_was_not(form: Any, save_eve
     told = (config, school / "student", teachers, partial(WordLine, WORLDS), school / "cut")
     run_until_killed(3, on_policy_distil, *told)
     done: list[int] = []
-    teach(school, "cut", lambda at, total, note="": done.append(at), form=form, save_every=save_every)
+    teach(
+        school, "cut", lambda at, total, note="": done.append(at), form=form, save_every=save_every
+    )
     assert done[0] == (4 if save_every == 1 else 3)
     assert curve(school / "cut") == curve(school / "whole")
     whole, cut = (load_module(school / name)[0].state_dict() for name in ("whole", "cut"))
@@ -356,7 +413,9 @@ def test_a_teacher_whose_file_changes_meanwhile_is_told(school: Path):
         if done == 2:
             save_policy(school / "other", card_of(reading()), reading(seed=7).state_dict())
 
-    with pytest.raises(HandoffError, match="other: the teacher's weights are not those with which it began"):
+    with pytest.raises(
+        HandoffError, match="other: the teacher's weights are not those with which it began"
+    ):
         teach(school, "out", replaced)
     assert not (school / "out" / WEIGHTS).exists()
 
@@ -372,16 +431,26 @@ def test_a_teacher_that_learns_meanwhile_is_told(tmp_path: Path):
 
 
 def test_a_denoising_student_comes_to_answer_as_its_teacher_in_as_many_steps(tmp_path: Path):
-    student, teacher = saved(tmp_path / "student", denoising(0)), saved(tmp_path / "teacher", denoising(1))
+    student, teacher = (
+        saved(tmp_path / "student", denoising(0)),
+        saved(tmp_path / "teacher", denoising(1)),
+    )
     (tmp_path / "out").mkdir()
     config = replace(SMALL, steps=2, rollouts=30, learning_rate=1e-2, noise=0.5)
-    on_policy_distil(config, student, teacher, lambda: Counting(WORLDS), tmp_path / "out", no_progress)
+    on_policy_distil(
+        config, student, teacher, lambda: Counting(WORLDS), tmp_path / "out", no_progress
+    )
     module, card = load_module(tmp_path / "out")
     assert card.model.inference_steps == 2  # type: ignore[union-attr]
-    looks, noise = Observed(shown("denoising")), torch.randn(WORLDS, 2, 1, generator=torch.Generator().manual_seed(3))
+    looks, noise = (
+        Observed(shown("denoising")),
+        torch.randn(WORLDS, 2, 1, generator=torch.Generator().manual_seed(3)),
+    )
     wanted = load_module(teacher, steps=2)[0].sample(looks, noise)
     before = load_module(student, steps=2)[0].sample(looks, noise)
-    assert (module.sample(looks, noise) - wanted).square().mean() < 0.3 * (before - wanted).square().mean()
+    assert (module.sample(looks, noise) - wanted).square().mean() < 0.3 * (
+        before - wanted
+    ).square().mean()
 
 
 def test_a_loss_that_is_not_finite_stops_it(school: Path):

@@ -27,7 +27,13 @@ from tests.policies.conftest import TINY
 from tests.policies.kill import run_until_killed
 
 TRAINING = TrainingConfig(
-    steps=60, learning_rate=3e-3, batch_size=16, warmup_steps=5, log_every=10, checkpoint_seconds=0.0, precision="fp32"
+    steps=60,
+    learning_rate=3e-3,
+    batch_size=16,
+    warmup_steps=5,
+    log_every=10,
+    checkpoint_seconds=0.0,
+    precision="fp32",
 )
 CONFIG = DistilConfig(training=TRAINING, targets=320, teacher_batch=32)
 
@@ -60,16 +66,22 @@ def windows_of(demos: Path, card: PolicyCard, expert: DiffusionPolicy) -> Window
     return normalized_windows(data, expert, card.model, np.arange(len(data.ends_E)))
 
 
-def test_a_target_is_what_the_teacher_answers_to_the_same_noise(teacher: Path, demos: Path, tmp_path: Path):
+def test_a_target_is_what_the_teacher_answers_to_the_same_noise(
+    teacher: Path, demos: Path, tmp_path: Path
+):
     expert, card = load_teacher(teacher)
     windows = windows_of(demos, card, expert)
     targets = make_targets(CONFIG, expert, windows, "fp32", "job", tmp_path, no_progress)
     pair = len(windows) + 3
-    answer = expert.sample(windows.observations(torch.tensor([3])), targets.noise_PHA[pair : pair + 1])
+    answer = expert.sample(
+        windows.observations(torch.tensor([3])), targets.noise_PHA[pair : pair + 1]
+    )
     assert torch.allclose(answer[0], targets.chunk_PHA[pair], atol=1e-5)
 
 
-def test_the_loss_is_zero_exactly_when_the_student_answers_as_the_teacher(teacher: Path, demos: Path, tmp_path: Path):
+def test_the_loss_is_zero_exactly_when_the_student_answers_as_the_teacher(
+    teacher: Path, demos: Path, tmp_path: Path
+):
     expert, card = load_teacher(teacher, steps=1)
     windows = windows_of(demos, card, expert)
     own = make_targets(CONFIG, expert, windows, "fp32", "job", tmp_path, no_progress)
@@ -83,7 +95,9 @@ def test_the_loss_is_zero_exactly_when_the_student_answers_as_the_teacher(teache
     assert shifted(0).item() > 0.5 * 0.1**2
 
 
-def test_the_student_comes_closer_to_the_teacher_than_the_teacher_in_one_step(teacher: Path, student: Path):
+def test_the_student_comes_closer_to_the_teacher_than_the_teacher_in_one_step(
+    teacher: Path, student: Path
+):
     rng = np.random.default_rng(1)
     observation = np.repeat(rng.uniform(0.1, 0.4, (200, 1, 4)), 2, axis=1).astype(np.float32)
     noise = rng.standard_normal((200, 4, 2), dtype=np.float32)
@@ -109,7 +123,9 @@ def test_a_killed_distillation_ends_with_the_very_weights_it_would_have_had(
     assert all(torch.equal(weights[name], others[name]) for name in weights)
 
 
-def test_a_student_answers_as_its_teacher_does_where_that_has_practised(teacher: Path, demos: Path, tmp_path: Path):
+def test_a_student_answers_as_its_teacher_does_where_that_has_practised(
+    teacher: Path, demos: Path, tmp_path: Path
+):
     """Far from the demonstrations, where a student of them alone knows nothing."""
     rng = np.random.default_rng(2)
     seen = rng.uniform(-4.0, -2.0, (300, 2, 4)).astype(np.float32)
@@ -143,12 +159,19 @@ def test_states_of_another_policy_are_refused(teacher: Path, demos: Path, tmp_pa
 
 
 def test_only_the_student_and_its_curve_are_left(student: Path):
-    assert {path.name for path in student.iterdir()} == {"config.json", "policy.safetensors", "loss.jsonl", "loss.png"}
+    assert {path.name for path in student.iterdir()} == {
+        "config.json",
+        "policy.safetensors",
+        "loss.jsonl",
+        "loss.png",
+    }
 
 
 def test_the_teacher_is_left_as_it_was(teacher: Path, demos: Path, tmp_path: Path):
     before = (teacher / "policy.safetensors").read_bytes()
-    distil(replace(CONFIG, training=replace(TRAINING, steps=10)), teacher, demos, tmp_path, no_progress)
+    distil(
+        replace(CONFIG, training=replace(TRAINING, steps=10)), teacher, demos, tmp_path, no_progress
+    )
     assert (teacher / "policy.safetensors").read_bytes() == before
 
 

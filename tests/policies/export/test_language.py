@@ -1,4 +1,5 @@
-"""Policies that read become bundles: a graph of tokens, the tokenizer beside it, and a gate that reads too."""
+"""Policies that read become bundles: a graph of tokens, the tokenizer beside it, and a gate that
+reads too."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy, new_module
 from policies.networks.vlm import load_backbone
-from policies.policy_config import BackboneConfig, LoraConfig, ScratchConfig, TokenVlaConfig, VlaConfig
+from policies.policy_config import (
+    BackboneConfig,
+    LoraConfig,
+    ScratchConfig,
+    TokenVlaConfig,
+    VlaConfig,
+)
 from policies.training.config import TrainingConfig
 from real.deploy.onnx_policy import OnnxPolicy
 from real.deploy.release_gate import GateConfig, gate
@@ -48,10 +55,14 @@ SENTENCES = (
     "拿起 🔴",
 )
 LENIENT = GateConfig(p99_ms=1e6, min_speedup=0.0, repeats=10, warmup=1)
-TRAINING = TrainingConfig(steps=40, learning_rate=1e-2, batch_size=8, precision="fp32", preflight_seconds=0.0)
+TRAINING = TrainingConfig(
+    steps=40, learning_rate=1e-2, batch_size=8, precision="fp32", preflight_seconds=0.0
+)
 
 
-def small(family: type[TokenVlaConfig] | type[VlaConfig], said: str | None = None) -> TokenVlaConfig | VlaConfig:
+def small(
+    family: type[TokenVlaConfig] | type[VlaConfig], said: str | None = None
+) -> TokenVlaConfig | VlaConfig:
     return family(
         backbone=BackboneConfig(scratch=SCRATCH, instruction_tokens=24),
         train_backbone="all",
@@ -65,7 +76,14 @@ def small(family: type[TokenVlaConfig] | type[VlaConfig], said: str | None = Non
 
 TOKENS, FLOW = small(TokenVlaConfig), replace(small(VlaConfig), inference_steps=2)
 assert isinstance(TOKENS, TokenVlaConfig)
-DRAWN = replace(TOKENS, decoding="autoregressive", temperature=0.7, horizon=1, n_action_steps=1, instruction=BLUE)
+DRAWN = replace(
+    TOKENS,
+    decoding="autoregressive",
+    temperature=0.7,
+    horizon=1,
+    n_action_steps=1,
+    instruction=BLUE,
+)
 
 
 def write_asked(demos: Path) -> Path:
@@ -73,7 +91,9 @@ def write_asked(demos: Path) -> Path:
     demos.mkdir(parents=True)
     rng = np.random.default_rng(0)
     fields = {**FIELDS, "action": FieldSpec(shape=(2,), unit="m")}
-    schema = EpisodeSchema(name="asked", streams={"policy": StreamSpec(rate_hz=10.0, fields=fields)})
+    schema = EpisodeSchema(
+        name="asked", streams={"policy": StreamSpec(rate_hz=10.0, fields=fields)}
+    )
     with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
         for number in range(8):
             seen = {name: rng.uniform(-0.3, 0.3, (6, 3)) for name in FIELDS}
@@ -89,14 +109,19 @@ class Exported(NamedTuple):
     bundle: Path
 
 
-@pytest.fixture(scope="module", params=[TOKENS, DRAWN, FLOW], ids=["tokens", "autoregressive", "flow"])
+@pytest.fixture(
+    scope="module", params=[TOKENS, DRAWN, FLOW], ids=["tokens", "autoregressive", "flow"]
+)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("exported")
     demos, policy, bundle = write_asked(folder / "demos"), folder / "policy", folder / "bundle"
     policy.mkdir()
     bundle.mkdir()
     pretrain(
-        PretrainConfig(policy=request.param, training=TRAINING, validation_fraction=0.0), demos, policy, no_progress
+        PretrainConfig(policy=request.param, training=TRAINING, validation_fraction=0.0),
+        demos,
+        policy,
+        no_progress,
     )
     export(ExportConfig(golden=20), policy, demos, bundle, no_progress, "p" * 64, "d" * 64)
     return Exported(policy, bundle)
@@ -113,7 +138,9 @@ def test_the_graph_answers_as_torch_to_sentences_of_any_length(exported: Exporte
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
     given, noise = shown(policy, RED, "go", "lift the crimson block", BLUE)
     scale = load_module(exported.policy)[0].normalize_action.scale.numpy()
-    assert (np.abs(policy(given, noise) - load_policy(exported.policy)(given, noise)) / scale).max() <= 1e-5
+    assert (
+        np.abs(policy(given, noise) - load_policy(exported.policy)(given, noise)) / scale
+    ).max() <= 1e-5
 
 
 def test_a_row_alone_is_answered_as_among_longer_sentences(exported: Exported):
@@ -141,7 +168,11 @@ def test_golden_examples_hold_the_words_of_their_episodes(exported: Exported):
 
 
 def test_the_bundle_names_its_tokenizer(exported: Exported):
-    assert {path.name for path in exported.bundle.iterdir()} == {"policy.onnx", "golden.npz", "tokenizer.json"}
+    assert {path.name for path in exported.bundle.iterdir()} == {
+        "policy.onnx",
+        "golden.npz",
+        "tokenizer.json",
+    }
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
     assert policy.contract.instruction
     assert policy.reader is not None
@@ -155,7 +186,9 @@ def test_without_words_it_follows_its_own_or_says_that_there_are_none(exported: 
     given, noise = shown(policy, rows=2)
     assert policy.reader is not None
     if policy.reader.reading.said is None:
-        with pytest.raises(HandoffError, match="0 instructions for 2 observations, expected one each"):
+        with pytest.raises(
+            HandoffError, match="0 instructions for 2 observations, expected one each"
+        ):
             policy(given.vector, noise)
     else:
         told = given._replace(instructions=(BLUE, BLUE))
@@ -165,13 +198,17 @@ def test_without_words_it_follows_its_own_or_says_that_there_are_none(exported: 
 def test_a_sentence_too_long_for_the_policy_is_refused(exported: Exported):
     policy = OnnxPolicy(exported.bundle / "policy.onnx")
     given, noise = shown(policy, RED, "q" * 30)
-    with pytest.raises(HandoffError, match=r"instruction 'qqq.*' has 31 tokens, at most 24 are read"):
+    with pytest.raises(
+        HandoffError, match=r"instruction 'qqq.*' has 31 tokens, at most 24 are read"
+    ):
         policy(given, noise)
 
 
 def test_a_tokenizer_of_another_bundle_is_refused(exported: Exported, tmp_path: Path):
     bundle = shutil.copytree(exported.bundle, tmp_path / "bundle")
-    other = load_backbone(BackboneConfig(scratch=replace(SCRATCH, sentences=("open the drawer",))), weights=True)
+    other = load_backbone(
+        BackboneConfig(scratch=replace(SCRATCH, sentences=("open the drawer",))), weights=True
+    )
     (bundle / "tokenizer.json").write_bytes(other.files()["tokenizer.json"])
     with pytest.raises(HandoffError, match="Are graph and tokenizer those of two bundles"):
         OnnxPolicy(bundle / "policy.onnx")
@@ -204,7 +241,9 @@ def test_a_robot_makes_the_tokens_that_training_made(tokenizer: str, tmp_path: P
             config = BackboneConfig(folder=str(write_backbone(tmp_path / "backbone")))
     torch.manual_seed(0)
     trained = replace(TOKENS, backbone=config)
-    policy = new_module(trained, Shapes({"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {}))
+    policy = new_module(
+        trained, Shapes({"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {})
+    )
     assert isinstance(policy, VisionLanguagePolicy)
     reading, data = reading_of(policy)
     (tmp_path / "tokenizer.json").write_bytes(data)
@@ -219,10 +258,17 @@ def test_a_robot_makes_the_tokens_that_training_made(tokenizer: str, tmp_path: P
 def test_pictures_and_adapters_are_in_the_graph_too(tmp_path: Path):
     backbone = BackboneConfig(folder=str(write_backbone(tmp_path / "backbone")))
     config = replace(
-        TOKENS, backbone=backbone, train_backbone="lora", lora=LoraConfig(rank=2), image_fields=("front",), bins=8
+        TOKENS,
+        backbone=backbone,
+        train_backbone="lora",
+        lora=LoraConfig(rank=2),
+        image_fields=("front",),
+        bins=8,
     )
     torch.manual_seed(0)
-    shapes = Shapes({"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {"front": (24, 32, 3)})
+    shapes = Shapes(
+        {"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {"front": (24, 32, 3)}
+    )
     module = new_module(config, shapes).eval().requires_grad_(False)
     assert isinstance(module, VisionLanguagePolicy)
     for name, parameter in module.named_parameters():
@@ -230,7 +276,13 @@ def test_pictures_and_adapters_are_in_the_graph_too(tmp_path: Path):
             torch.nn.init.normal_(parameter)
     graph = to_onnx(module, 21).SerializeToString()
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    assert [node.name for node in session.get_inputs()] == ["observation", "noise", "tokens", "tokens_mask", "front"]
+    assert [node.name for node in session.get_inputs()] == [
+        "observation",
+        "noise",
+        "tokens",
+        "tokens_mask",
+        "front",
+    ]
     vector, noise = torch.randn(3, 1, 9), torch.randn(3, 3, 2)
     front = torch.randint(0, 256, (3, 1, 24, 32, 3), dtype=torch.uint8)
     told = (RED, BLUE, "go")
@@ -238,14 +290,18 @@ def test_pictures_and_adapters_are_in_the_graph_too(tmp_path: Path):
     given = {"observation": vector, "noise": noise, "front": front}
     given |= {"tokens": words.token_BL, "tokens_mask": words.mask_BL}
     (answer,) = session.run(["action"], {name: array.numpy() for name, array in given.items()})
-    np.testing.assert_allclose(np.asarray(answer), module(vector, noise, {"front": front}, told).numpy(), atol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray(answer), module(vector, noise, {"front": front}, told).numpy(), atol=1e-5
+    )
 
 
 def test_weights_beyond_one_file_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch):
     assert LARGEST_GRAPH == 2_147_483_648
     monkeypatch.setattr("policies.export.language.LARGEST_GRAPH", 1000)
     torch.manual_seed(0)
-    policy = new_module(TOKENS, Shapes({"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {}))
+    policy = new_module(
+        TOKENS, Shapes({"hand": (0, 3), "red": (3, 6), "blue": (6, 9)}, 2, None, {})
+    )
     assert isinstance(policy, VisionLanguagePolicy)
     with pytest.raises(HandoffError, match="one ONNX file holds less than 2"):
         captured(policy, (torch.zeros(2, 1, 9), torch.zeros(2, 3, 2)), {}, {})

@@ -28,10 +28,14 @@ def bundle(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def session(bundle: Path) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(str(bundle / "policy.onnx"), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        str(bundle / "policy.onnx"), providers=["CPUExecutionProvider"]
+    )
 
 
-def run(session: onnxruntime.InferenceSession, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+def run(
+    session: onnxruntime.InferenceSession, observation: np.ndarray, noise: np.ndarray
+) -> np.ndarray:
     (action,) = session.run(["action"], {"observation": observation, "noise": noise})
     return np.asarray(action)
 

@@ -46,7 +46,13 @@ SEEING = replace(
 SHAPES = Shapes.of_vector(4, 2, anchor=2)
 SEEN = Shapes({"agent": (0, 2)}, 2, 0, {"camera": (*SIZE, 3), "cloud": (5, 3)})
 TRAINING = TrainingConfig(
-    steps=60, learning_rate=3e-3, batch_size=16, warmup_steps=5, log_every=10, checkpoint_seconds=0.0, precision="fp32"
+    steps=60,
+    learning_rate=3e-3,
+    batch_size=16,
+    warmup_steps=5,
+    log_every=10,
+    checkpoint_seconds=0.0,
+    precision="fp32",
 )
 
 
@@ -60,7 +66,11 @@ def new_act(config: ActConfig = TINY, shapes: Shapes = SHAPES) -> ActPolicy:
 def a_batch(rows: int = 3, padded: int = 1) -> Batch:
     draw = torch.Generator().manual_seed(0)
     padded_BH = torch.arange(4).expand(rows, 4) >= 4 - padded
-    return Batch(Observed(torch.randn(rows, 1, 4, generator=draw)), torch.randn(rows, 4, 2, generator=draw), padded_BH)
+    return Batch(
+        Observed(torch.randn(rows, 1, 4, generator=draw)),
+        torch.randn(rows, 4, 2, generator=draw),
+        padded_BH,
+    )
 
 
 def seen(rows: int) -> dict[str, Tensor]:
@@ -116,17 +126,26 @@ def test_dropout_is_drawn_from_the_update_alone():
 
 def test_the_chunk_is_the_same_whatever_the_noise():
     module, observation = new_act().eval(), a_batch().observed.vector_BTO
-    assert torch.equal(module(observation, torch.zeros(3, 4, 2)), module(observation, torch.ones(3, 4, 2)))
-    assert not torch.allclose(module(observation, torch.zeros(3, 4, 2)), module(observation + 1, torch.zeros(3, 4, 2)))
+    assert torch.equal(
+        module(observation, torch.zeros(3, 4, 2)), module(observation, torch.ones(3, 4, 2))
+    )
+    assert not torch.allclose(
+        module(observation, torch.zeros(3, 4, 2)), module(observation + 1, torch.zeros(3, 4, 2))
+    )
 
 
 def test_onnx_answers_as_torch_and_keeps_its_noise():
     module = new_act().eval()
     module.normalize_action.fit(np.random.default_rng(0).normal(0.1, 0.2, (50, 4, 2)))
     draw = np.random.default_rng(1)
-    given = {"observation": draw.uniform(0, 0.5, (7, 1, 4)), "noise": draw.standard_normal((7, 4, 2))}
+    given = {
+        "observation": draw.uniform(0, 0.5, (7, 1, 4)),
+        "noise": draw.standard_normal((7, 4, 2)),
+    }
     given = {name: value.astype(np.float32) for name, value in given.items()}
-    session = onnxruntime.InferenceSession(to_onnx(module, 21).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        to_onnx(module, 21).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     assert [one.name for one in session.get_inputs()] == ["observation", "noise"]
     with torch.no_grad():
         expected = module(*(torch.from_numpy(value) for value in given.values())).numpy()
@@ -137,22 +156,37 @@ def test_onnx_answers_as_torch_and_keeps_its_noise():
 @torch.no_grad()
 def test_without_positions_a_layer_is_that_of_torch():
     torch.manual_seed(0)
-    own, other = EncoderLayer(TINY).eval(), nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
-    pairs = [(other.self_attn, own.attention), (other.linear1, own.feedforward[0]), (other.linear2, own.feedforward[3])]
+    own, other = (
+        EncoderLayer(TINY).eval(),
+        nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval(),
+    )
+    pairs = [
+        (other.self_attn, own.attention),
+        (other.linear1, own.feedforward[0]),
+        (other.linear2, own.feedforward[3]),
+    ]
     for one, same in [*pairs, (other.norm1, own.norms[0]), (other.norm2, own.norms[1])]:
         one.load_state_dict(same.state_dict())
     hidden, ignored = torch.randn(2, 5, 16), torch.arange(5).expand(2, 5) >= 4
     expected = other(hidden, src_key_padding_mask=ignored)
-    assert torch.allclose(own(hidden, torch.zeros(5, 16), ignored)[:, :4], expected[:, :4], atol=1e-6)
+    assert torch.allclose(
+        own(hidden, torch.zeros(5, 16), ignored)[:, :4], expected[:, :4], atol=1e-6
+    )
 
 
 @torch.no_grad()
 def test_without_positions_a_decoder_layer_is_that_of_torch():
     torch.manual_seed(0)
-    own, other = DecoderLayer(TINY).eval(), nn.TransformerDecoderLayer(16, 2, 32, batch_first=True).eval()
+    own, other = (
+        DecoderLayer(TINY).eval(),
+        nn.TransformerDecoderLayer(16, 2, 32, batch_first=True).eval(),
+    )
     pairs = [(other.self_attn, own.own), (other.multihead_attn, own.cross)]
     pairs += [(other.linear1, own.feedforward[0]), (other.linear2, own.feedforward[3])]
-    for one, same in [*pairs, *zip((other.norm1, other.norm2, other.norm3), own.norms, strict=True)]:
+    for one, same in [
+        *pairs,
+        *zip((other.norm1, other.norm2, other.norm3), own.norms, strict=True),
+    ]:
         one.load_state_dict(same.state_dict())
     hidden, memory = torch.randn(2, 4, 16), torch.randn(2, 5, 16)
     answer = own(hidden, torch.zeros(4, 16), memory, torch.zeros(5, 16))
@@ -161,7 +195,9 @@ def test_without_positions_a_decoder_layer_is_that_of_torch():
 
 def test_places_are_told_by_sines_of_row_and_column():
     # Two rows are half and whole turns, the one column a whole turn.
-    assert plane_positions(2, 1, 4).numpy() == pytest.approx(np.array([[0, -1, 0, 1], [0, 1, 0, 1]]), abs=1e-6)
+    assert plane_positions(2, 1, 4).numpy() == pytest.approx(
+        np.array([[0, -1, 0, 1], [0, 1, 0, 1]]), abs=1e-6
+    )
     quarters = [[1, 0], [0, -1], [-1, 0], [0, 1]]
     assert plane_positions(1, 4, 4)[:, 2:].numpy() == pytest.approx(np.array(quarters), abs=1e-6)
 
@@ -186,7 +222,11 @@ def test_every_parameter_learns_but_the_one_that_does_not_matter():
     for name, parameter in module.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(parameter, std=0.1)
-    batch = Batch(Observed(torch.randn(2, 1, 2), seen(2)), torch.randn(2, 4, 2), torch.zeros(2, 4, dtype=torch.bool))
+    batch = Batch(
+        Observed(torch.randn(2, 1, 2), seen(2)),
+        torch.randn(2, 4, 2),
+        torch.zeros(2, 4, dtype=torch.bool),
+    )
     module.loss(batch, rng(0, 0)).backward()
     dead = {name for name, p in module.named_parameters() if p.grad is None or not p.grad.any()}
     assert dead == {"transformer.decoder.0.own.in_proj_weight"}
@@ -205,7 +245,11 @@ def test_a_policy_without_an_observation_vector_acts_on_its_camera():
     module = new_act(config, Shapes({}, 2, None, {"camera": (*SIZE, 3)})).eval()
     chunk = module(torch.zeros(2, 1, 0), torch.zeros(2, 4, 2), {"camera": seen(2)["camera"]})
     assert chunk.shape == (2, 4, 2)
-    batch = Batch(Observed(torch.zeros(2, 1, 0), seen(2)), torch.zeros(2, 4, 2), torch.zeros(2, 4, dtype=torch.bool))
+    batch = Batch(
+        Observed(torch.zeros(2, 1, 0), seen(2)),
+        torch.zeros(2, 4, 2),
+        torch.zeros(2, 4, dtype=torch.bool),
+    )
     assert torch.isfinite(module.loss(batch, rng(0, 0)))
 
 
@@ -227,10 +271,16 @@ def test_what_does_not_fit_is_refused(config: ActConfig, shapes: Shapes, message
 def test_pictures_that_were_scaled_are_refused():
     module, sensors = new_act(SEEING, SEEN), seen(1)
     with pytest.raises(HandoffError, match=r"pictures of 'camera' are torch\.float32"):
-        module(torch.zeros(1, 1, 2), torch.zeros(1, 4, 2), sensors | {"camera": sensors["camera"].float()})
+        module(
+            torch.zeros(1, 1, 2),
+            torch.zeros(1, 4, 2),
+            sensors | {"camera": sensors["camera"].float()},
+        )
 
 
-def test_an_interrupted_training_ends_with_the_very_weights_it_would_have_had(demos: Path, tmp_path: Path):
+def test_an_interrupted_training_ends_with_the_very_weights_it_would_have_had(
+    demos: Path, tmp_path: Path
+):
     class StopError(Exception):
         pass
 
@@ -269,6 +319,8 @@ def test_a_policy_that_sees_comes_back_as_it_was_trained(tmp_path: Path):
 
 def test_it_learns_more_than_the_mean_chunk(demos: Path, tmp_path: Path):
     training = replace(TRAINING, steps=120)
-    config = PretrainConfig(policy=replace(TINY, dropout=0.0), training=training, validation_fraction=0.0)
+    config = PretrainConfig(
+        policy=replace(TINY, dropout=0.0), training=training, validation_fraction=0.0
+    )
     # The mean is off by 0.8 deviations, were the actions normal.
     assert pretrain(config, demos, tmp_path, no_progress)["loss"] < 0.6

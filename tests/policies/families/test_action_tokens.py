@@ -91,11 +91,14 @@ def test_ten_thousand_noises_draw_tokens_as_often_as_the_softmax_says():
     noise = torch.from_numpy(np.random.default_rng(0).standard_normal(10_000))
     tokens = draw_tokens(LOGITS.expand(10_000, -1), noise, 1.0)
     share = torch.bincount(tokens, minlength=3) / 10_000
-    assert torch.allclose(share, torch.tensor(PROBABILITY), atol=0.02)  # four deviations of a share of one half
+    assert torch.allclose(
+        share, torch.tensor(PROBABILITY), atol=0.02
+    )  # four deviations of a share of one half
 
 
 def test_temperature_two_draws_from_the_square_roots_of_the_probabilities():
-    # The roots 0.4472, 0.7071 and 0.5477 sum to 1.7020: tokens end at 0.2628 and 0.6782; Phi is 0.2611 and 0.6808.
+    # The roots 0.4472, 0.7071 and 0.5477 sum to 1.7020: tokens end at 0.2628 and 0.6782; Phi is
+    # 0.2611 and 0.6808.
     assert drawn(LOGITS, [-0.64, 0.47], temperature=2.0) == [0, 2]
     assert drawn(LOGITS, [-0.64, 0.47], temperature=1.0) == [1, 1]
 

@@ -25,7 +25,12 @@ from robots.interfaces import PolicyInput, no_progress
 from tests.policies.seeing import SIZE, write_seeing_demonstrations
 
 TINY = BehaviourCloningConfig(
-    observation_fields=("goal", "agent"), n_obs_steps=2, horizon=4, n_action_steps=2, hidden=(16, 16), modes=3
+    observation_fields=("goal", "agent"),
+    n_obs_steps=2,
+    horizon=4,
+    n_action_steps=2,
+    hidden=(16, 16),
+    modes=3,
 )
 SEEING = replace(
     TINY,
@@ -38,12 +43,20 @@ SEEING = replace(
 SHAPES = Shapes.of_vector(4, 2, anchor=2)
 SEEN = Shapes({"agent": (0, 2)}, 2, 0, {"camera": (*SIZE, 3), "cloud": (5, 3)})
 TRAINING = TrainingConfig(
-    steps=60, learning_rate=1e-2, batch_size=16, warmup_steps=5, log_every=10, checkpoint_seconds=0.0, precision="fp32"
+    steps=60,
+    learning_rate=1e-2,
+    batch_size=16,
+    warmup_steps=5,
+    log_every=10,
+    checkpoint_seconds=0.0,
+    precision="fp32",
 )
 HEADS = pytest.mark.parametrize("head", ["gmm", "mse"])
 
 
-def new_bc(config: BehaviourCloningConfig = TINY, shapes: Shapes = SHAPES) -> BehaviourCloningPolicy:
+def new_bc(
+    config: BehaviourCloningConfig = TINY, shapes: Shapes = SHAPES
+) -> BehaviourCloningPolicy:
     torch.manual_seed(0)
     module = new_module(config, shapes)
     assert isinstance(module, BehaviourCloningPolicy)
@@ -59,7 +72,9 @@ def last_layer(module: BehaviourCloningPolicy) -> nn.Linear:
 def a_batch(rows: int = 3) -> Batch:
     draw = torch.Generator().manual_seed(0)
     observed = Observed(torch.randn(rows, 2, 4, generator=draw))
-    return Batch(observed, torch.randn(rows, 4, 2, generator=draw), torch.zeros(rows, 4, dtype=torch.bool))
+    return Batch(
+        observed, torch.randn(rows, 4, 2, generator=draw), torch.zeros(rows, 4, dtype=torch.bool)
+    )
 
 
 def seen(rows: int) -> dict[str, Tensor]:
@@ -70,10 +85,15 @@ def seen(rows: int) -> dict[str, Tensor]:
 
 def test_the_likelihood_is_that_of_a_mixture_of_independent_gaussians():
     draw = torch.Generator().manual_seed(0)
-    mean, deviation = torch.randn(6, 3, 8, generator=draw), torch.rand(6, 3, 8, generator=draw) + 0.01
+    mean, deviation = (
+        torch.randn(6, 3, 8, generator=draw),
+        torch.rand(6, 3, 8, generator=draw) + 0.01,
+    )
     log_weight = torch.randn(6, 3, generator=draw).log_softmax(-1)
     chunk = torch.randn(6, 8, generator=draw)
-    expected = MixtureSameFamily(Categorical(logits=log_weight), Independent(Normal(mean, deviation), 1))
+    expected = MixtureSameFamily(
+        Categorical(logits=log_weight), Independent(Normal(mean, deviation), 1)
+    )
     own = Mixture(mean, deviation, log_weight).log_likelihood(chunk)
     assert torch.allclose(own, expected.log_prob(chunk), rtol=1e-5)
 
@@ -84,7 +104,8 @@ def test_the_loss_of_a_standard_normal_is_known():
     last = last_layer(module)
     last.weight.zero_()
     last.bias.zero_()
-    # Every mean 0, softplus(x) + 1e-4 = 1; a chunk of ones is 8 * (1/2 + log(2 pi) / 2) away, whatever the mode.
+    # Every mean 0, softplus(x) + 1e-4 = 1; a chunk of ones is 8 * (1/2 + log(2 pi) / 2) away,
+    # whatever the mode.
     last.bias[24:48] = math.log(math.expm1(1 - 1e-4))
     loss = module.loss(a_batch()._replace(chunk_BHA=torch.ones(3, 4, 2)), rng(0, 0))
     assert loss.item() == pytest.approx(4 * (1 + math.log(2 * math.pi)), rel=1e-6)
@@ -120,7 +141,9 @@ def test_every_mode_is_as_frequent_as_its_weight():
     assert (share - weight).abs().max() <= 0.02
 
 
-@pytest.mark.parametrize(("noise", "mode"), [(-0.85, 0), (-0.83, 1), (0.52, 1), (0.53, 2), (-40.0, 0), (40.0, 2)])
+@pytest.mark.parametrize(
+    ("noise", "mode"), [(-0.85, 0), (-0.83, 1), (0.52, 1), (0.53, 2), (-40.0, 0), (40.0, 2)]
+)
 def test_the_mode_is_the_one_whose_share_the_noise_falls_into(noise: float, mode: int):
     # The standard normal distribution function is 0.2 at -0.842 and 0.7 at 0.524.
     weight = torch.tensor([[0.2, 0.5, 0.3]])
@@ -139,7 +162,9 @@ def test_the_answer_is_the_mean_of_the_mode_that_the_first_number_chooses():
     noise = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 4, 2), dtype=np.float32))
     mixture = module.mixture(observed)
     mode = chosen_mode(mixture.log_weight_BM, noise[:, 0, 0])
-    expected = torch.stack([mixture.mean_BMD[row, mode[row]].unflatten(0, (4, 2)) for row in range(3)])
+    expected = torch.stack(
+        [mixture.mean_BMD[row, mode[row]].unflatten(0, (4, 2)) for row in range(3)]
+    )
     assert torch.equal(module.sample(observed, noise), expected)
     other = torch.randn(3, 4, 2)
     other[:, 0, 0] = noise[:, 0, 0]
@@ -149,14 +174,18 @@ def test_the_answer_is_the_mean_of_the_mode_that_the_first_number_chooses():
 @torch.no_grad()
 def test_regression_answers_the_same_whatever_the_noise():
     module, observed = new_bc(replace(TINY, head="mse")).eval(), a_batch().observed
-    assert torch.equal(module.sample(observed, torch.zeros(3, 4, 2)), module.sample(observed, torch.ones(3, 4, 2)))
+    assert torch.equal(
+        module.sample(observed, torch.zeros(3, 4, 2)), module.sample(observed, torch.ones(3, 4, 2))
+    )
 
 
 @torch.no_grad()
 def test_regression_learns_by_the_squared_error():
     module, batch = new_bc(replace(TINY, head="mse")), a_batch()
     predicted = module.sample(batch.observed, torch.zeros(3, 4, 2))
-    assert module.loss(batch._replace(chunk_BHA=predicted + 3.0), rng(0, 0)).item() == pytest.approx(9.0, rel=1e-5)
+    assert module.loss(
+        batch._replace(chunk_BHA=predicted + 3.0), rng(0, 0)
+    ).item() == pytest.approx(9.0, rel=1e-5)
 
 
 @HEADS
@@ -164,9 +193,14 @@ def test_onnx_answers_as_torch_and_keeps_its_noise(head):
     module = new_bc(replace(TINY, head=head)).eval()
     module.normalize_action.fit(np.random.default_rng(0).normal(0.1, 0.2, (50, 4, 2)))
     draw = np.random.default_rng(1)
-    given = {"observation": draw.uniform(0, 0.5, (50, 2, 4)), "noise": draw.standard_normal((50, 4, 2))}
+    given = {
+        "observation": draw.uniform(0, 0.5, (50, 2, 4)),
+        "noise": draw.standard_normal((50, 4, 2)),
+    }
     given = {name: value.astype(np.float32) for name, value in given.items()}
-    session = onnxruntime.InferenceSession(to_onnx(module, 21).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        to_onnx(module, 21).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     assert [one.name for one in session.get_inputs()] == ["observation", "noise"]
     with torch.no_grad():
         expected = module(*(torch.from_numpy(value) for value in given.values())).numpy()
@@ -176,7 +210,11 @@ def test_onnx_answers_as_torch_and_keeps_its_noise(head):
 
 def test_crops_are_drawn_from_the_update_alone():
     module = new_bc(SEEING, SEEN)
-    batch = Batch(Observed(torch.zeros(2, 2, 2), seen(2)), torch.randn(2, 4, 2), torch.zeros(2, 4, dtype=torch.bool))
+    batch = Batch(
+        Observed(torch.zeros(2, 2, 2), seen(2)),
+        torch.randn(2, 4, 2),
+        torch.zeros(2, 4, dtype=torch.bool),
+    )
     first = module.loss(batch, rng(0, 0))
     torch.randn(5)
     assert torch.equal(module.loss(batch, rng(0, 0)), first)
@@ -204,7 +242,9 @@ def test_regression_has_no_mixture():
 
 
 @HEADS
-def test_an_interrupted_training_ends_with_the_very_weights_it_would_have_had(head, demos: Path, tmp_path: Path):
+def test_an_interrupted_training_ends_with_the_very_weights_it_would_have_had(
+    head, demos: Path, tmp_path: Path
+):
     class StopError(Exception):
         pass
 
@@ -212,7 +252,9 @@ def test_an_interrupted_training_ends_with_the_very_weights_it_would_have_had(he
         if done == 37:
             raise StopError
 
-    config = PretrainConfig(policy=replace(TINY, head=head), training=TRAINING, validation_fraction=0.1)
+    config = PretrainConfig(
+        policy=replace(TINY, head=head), training=TRAINING, validation_fraction=0.1
+    )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     for out in (whole, parts):
         out.mkdir()
@@ -229,7 +271,12 @@ def test_an_interrupted_training_ends_with_the_very_weights_it_would_have_had(he
 def test_a_policy_that_sees_comes_back_as_it_was_trained(tmp_path: Path):
     demos = write_seeing_demonstrations(tmp_path / "demos")
     training = replace(TRAINING, steps=3, batch_size=4)
-    pretrain(PretrainConfig(policy=SEEING, training=training, validation_fraction=0.0), demos, tmp_path, no_progress)
+    pretrain(
+        PretrainConfig(policy=SEEING, training=training, validation_fraction=0.0),
+        demos,
+        tmp_path,
+        no_progress,
+    )
     assert read_card(tmp_path).model == SEEING
     module, _ = load_module(tmp_path)
     sensors, vector, noise = seen(2), torch.full((2, 2, 2), 0.1), torch.zeros(2, 4, 2)

@@ -41,7 +41,13 @@ FIELD = BesoConfig(
 )
 FUTURE = replace(FIELD, goal="future", goal_fields=("agent",))
 SHAPES = Shapes({"goal": (0, 2), "agent": (2, 4)}, action=2, anchor=2, sensors={})
-CARD = PolicyCard(task="point", rate_hz=10.0, observation={"goal": POINT, "agent": POINT}, action=POINT, model=FIELD)
+CARD = PolicyCard(
+    task="point",
+    rate_hz=10.0,
+    observation={"goal": POINT, "agent": POINT},
+    action=POINT,
+    model=FIELD,
+)
 
 
 def policy(config: BesoConfig = FIELD) -> BesoPolicy:
@@ -60,7 +66,11 @@ def inputs(rows: int) -> tuple[Tensor, Tensor]:
 
 def batch(rows: int) -> Batch:
     observation, chunk = inputs(rows)
-    return Batch(Observed(observation, goal_BO=observation[:, 0]), chunk, torch.zeros(rows, 4, dtype=torch.bool))
+    return Batch(
+        Observed(observation, goal_BO=observation[:, 0]),
+        chunk,
+        torch.zeros(rows, 4, dtype=torch.bool),
+    )
 
 
 def sampled(made: BesoPolicy, guidance: float, goal: Tensor | None = None) -> Tensor:
@@ -140,7 +150,9 @@ def test_of_a_future_state_only_the_goal_fields_count() -> None:
     ignored[:, :2] += 1.0
     heeded[:, 2:] += 1.0
     assert torch.equal(made.sample(Observed(observation, goal_BO=ignored), noise), before)
-    assert not torch.allclose(made.sample(Observed(observation, goal_BO=heeded), noise), before, atol=1e-2)
+    assert not torch.allclose(
+        made.sample(Observed(observation, goal_BO=heeded), noise), before, atol=1e-2
+    )
 
 
 def test_with_a_future_goal_all_fields_are_seen() -> None:
@@ -151,7 +163,9 @@ def test_with_a_future_goal_all_fields_are_seen() -> None:
     for entry in range(4):
         changed = observation.clone()
         changed[..., entry] += 1.0
-        assert not torch.allclose(made.sample(Observed(changed, goal_BO=goal), noise), before, atol=1e-3)
+        assert not torch.allclose(
+            made.sample(Observed(changed, goal_BO=goal), noise), before, atol=1e-3
+        )
 
 
 def test_a_goal_in_physical_units_is_normalised_as_observations_are() -> None:
@@ -160,7 +174,9 @@ def test_a_goal_in_physical_units_is_normalised_as_observations_are() -> None:
     made.normalize_observation.half_range.fill_(2.0)
     observation, noise = inputs(5)
     normal = made.normalize_observation(observation)
-    expected = made.normalize_action.inverse(made.sample(Observed(normal, goal_BO=normal[:, 0]), noise))
+    expected = made.normalize_action.inverse(
+        made.sample(Observed(normal, goal_BO=normal[:, 0]), noise)
+    )
     found = made(observation, noise, goal_BO=observation[:, 0])
     assert torch.allclose(found, expected + observation[:, -1:, 2:], atol=1e-6)
 
@@ -169,8 +185,12 @@ def network_answer(made: GoalTransformer, scaled: Tensor, observation: Tensor) -
     return made(scaled, torch.zeros(1), torch.zeros(1, 2), observation)
 
 
-@pytest.mark.parametrize(("changed", "reached"), [(0, {0, 1, 2, 3}), (1, {1, 2, 3}), (2, {1, 2, 3}), (3, {1, 2, 3})])
-def test_a_past_action_sees_no_later_one_and_those_to_come_see_each_other(changed: int, reached: set[int]) -> None:
+@pytest.mark.parametrize(
+    ("changed", "reached"), [(0, {0, 1, 2, 3}), (1, {1, 2, 3}), (2, {1, 2, 3}), (3, {1, 2, 3})]
+)
+def test_a_past_action_sees_no_later_one_and_those_to_come_see_each_other(
+    changed: int, reached: set[int]
+) -> None:
     made = policy().network
     observation, scaled = torch.zeros(1, 2, 2), torch.zeros(1, 4, 2)
     before = network_answer(made, scaled, observation)[0]
@@ -191,7 +211,12 @@ def test_an_action_sees_no_later_observation(changed: int) -> None:
 
 def test_every_action_sees_goal_and_noise_level() -> None:
     made = policy().network
-    scaled, level, goal, observation = torch.zeros(1, 4, 2), torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 2, 2)
+    scaled, level, goal, observation = (
+        torch.zeros(1, 4, 2),
+        torch.zeros(1),
+        torch.zeros(1, 2),
+        torch.zeros(1, 2, 2),
+    )
     before = made(scaled, level, goal, observation)
     assert ((made(scaled, level + 1, goal, observation) - before).abs().amax(dim=-1) > 1e-4).all()
     assert ((made(scaled, level, goal + 1, observation) - before).abs().amax(dim=-1) > 1e-4).all()
@@ -208,7 +233,11 @@ def test_the_network_released_for_kitchen_has_its_size() -> None:
     # Here goal and state have embeddings of their own, and there is one goal with its position.
     embeddings = 2 * width + 2 * (state + 1) * width + (action + 1) * width + (1 + 4) * width
     head = 2 * width + (width + 1) * action
-    assert sum(parameter.numel() for parameter in made.parameters()) == blocks + embeddings + head == 9_391_689
+    assert (
+        sum(parameter.numel() for parameter in made.parameters())
+        == blocks + embeddings + head
+        == 9_391_689
+    )
 
 
 def test_the_gradient_reaches_every_parameter() -> None:
@@ -224,14 +253,17 @@ def test_the_loss_is_edms_at_the_drawn_noise_levels() -> None:
     share, noise = draw.random(5), draw.standard_normal((5, 4, 2), dtype=np.float32)
     low, high = (1 / (1 + (0.5 / bound) ** 2) for bound in (0.005, 1.0))
     share = low + (high - low) * share
-    # A log-logistic with median 0.5 and shape 2, cut off at both ends: sigma = 0.5 sqrt(share / (1 - share)).
+    # A log-logistic with median 0.5 and shape 2, cut off at both ends: sigma = 0.5 sqrt(share / (1
+    # - share)).
     sigma = torch.from_numpy(0.5 * np.sqrt(share / (1 - share))).float()
     noisy = given.chunk_BHA + sigma[:, None, None] * torch.from_numpy(noise)
     made.guidance = 1.0
     error = made.denoise(given.observed)(noisy, sigma) - given.chunk_BHA
     weighted = error * ((sigma**2 + 0.25).sqrt() / (0.5 * sigma))[:, None, None]
     expected = mse_loss(weighted, torch.zeros_like(weighted))
-    assert made.loss(given, np.random.default_rng(3)).item() == pytest.approx(expected.item(), rel=1e-3)
+    assert made.loss(given, np.random.default_rng(3)).item() == pytest.approx(
+        expected.item(), rel=1e-3
+    )
 
 
 def test_training_zeroes_the_configured_share_of_goals_and_whole_ones() -> None:
@@ -265,11 +297,17 @@ def test_ancestral_steps_are_there_for_reinforcement_learning() -> None:
     observation, noise = inputs(5)
     step_noise = torch.randn(3, 5, 4, 2, generator=torch.Generator().manual_seed(2))
     grid = made.grid(1.0)
-    chain = sample_chain(made.denoise(Observed(observation)), grid.start * noise, step_noise, grid, ChainConfig())
+    chain = sample_chain(
+        made.denoise(Observed(observation)), grid.start * noise, step_noise, grid, ChainConfig()
+    )
     assert (chain.std_KB[:, 0] > 0).tolist() == [True, True, False]
     still = made.grid(0.0)
-    walked = sample_chain(made.denoise(Observed(observation)), still.start * noise, step_noise, still, ChainConfig())
-    assert torch.allclose(walked.clean_BHA.clamp(-3.0, 3.0), made.sample(Observed(observation), noise), atol=1e-6)
+    walked = sample_chain(
+        made.denoise(Observed(observation)), still.start * noise, step_noise, still, ChainConfig()
+    )
+    assert torch.allclose(
+        walked.clean_BHA.clamp(-3.0, 3.0), made.sample(Observed(observation), noise), atol=1e-6
+    )
     assert not torch.allclose(chain.clean_BHA, walked.clean_BHA, atol=1e-2)
 
 
@@ -283,12 +321,17 @@ def test_the_sampler_names_its_steps() -> None:
 
 
 def test_onnx_answers_as_torch() -> None:
-    # Tracing takes seconds; one layer, passed with and without the goal at two levels, has every kind of node.
+    # Tracing takes seconds; one layer, passed with and without the goal at two levels, has every
+    # kind of node.
     made = policy(replace(FIELD, layers=1, sampling_steps=2))
     made.normalize_observation.half_range.fill_(2.0)
-    session = onnxruntime.InferenceSession(to_onnx(made, 21).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        to_onnx(made, 21).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     observation, noise = inputs(3)
-    (action,) = session.run(["action"], {"observation": observation.numpy(), "noise": noise.numpy()})
+    (action,) = session.run(
+        ["action"], {"observation": observation.numpy(), "noise": noise.numpy()}
+    )
     assert np.abs(np.asarray(action) - made(observation, noise).numpy()).max() <= 1e-5
 
 
@@ -298,7 +341,9 @@ def test_a_saved_policy_answers_as_before(tmp_path: Path) -> None:
     observation, noise = inputs(3)
     found = load_policy(tmp_path)(observation.numpy(), noise.numpy())
     assert np.allclose(found, made(observation, noise).numpy(), atol=1e-6)
-    assert not np.allclose(found, load_policy(tmp_path, 5)(observation.numpy(), noise.numpy()), atol=1e-3)
+    assert not np.allclose(
+        found, load_policy(tmp_path, 5)(observation.numpy(), noise.numpy()), atol=1e-3
+    )
 
 
 def test_a_saved_policy_takes_a_goal_of_its_own(tmp_path: Path) -> None:
@@ -306,7 +351,9 @@ def test_a_saved_policy_takes_a_goal_of_its_own(tmp_path: Path) -> None:
     save_policy(tmp_path, replace(CARD, model=FUTURE), made.state_dict())
     observation, noise = inputs(3)
     goal = observation[:, 0] + 0.5
-    found = load_policy(tmp_path)(PolicyInput(observation.numpy(), goal=goal.numpy()), noise.numpy())
+    found = load_policy(tmp_path)(
+        PolicyInput(observation.numpy(), goal=goal.numpy()), noise.numpy()
+    )
     assert np.allclose(found, made(observation, noise, goal_BO=goal).numpy(), atol=1e-6)
 
 
@@ -331,7 +378,12 @@ def test_an_interrupted_training_ends_with_the_very_weights_it_would_have_had(
     sizes: BesoConfig, demos: Path, tmp_path: Path
 ) -> None:
     training = TrainingConfig(
-        steps=30, learning_rate=3e-3, batch_size=16, log_every=10, checkpoint_seconds=0.0, precision="fp32"
+        steps=30,
+        learning_rate=3e-3,
+        batch_size=16,
+        log_every=10,
+        checkpoint_seconds=0.0,
+        precision="fp32",
     )
     config = PretrainConfig(policy=sizes, training=training, validation_fraction=0.1)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -352,10 +404,16 @@ def test_an_interrupted_training_ends_with_the_very_weights_it_would_have_had(
     [
         ({"heads": 3}, "width 16 with 3 heads, expected a multiple"),
         ({"n_obs_steps": 5, "n_action_steps": 0}, "horizon 4 with 5 observed steps"),
-        ({"goal_fields": ("gaol",)}, r"goal_fields \['gaol'\].* among the observed \['goal', 'agent'\]"),
+        (
+            {"goal_fields": ("gaol",)},
+            r"goal_fields \['gaol'\].* among the observed \['goal', 'agent'\]",
+        ),
         ({"goal_fields": ()}, r"goal_fields \[\], expected at least one"),
         ({"goal_fields": ("goal", "agent")}, "no state is left to see"),
-        ({"image_fields": ("wrist",)}, r"sensors \['wrist'\], but it sees observation_fields alone"),
+        (
+            {"image_fields": ("wrist",)},
+            r"sensors \['wrist'\], but it sees observation_fields alone",
+        ),
         ({"goal_dropout": 1.0}, "goal_dropout 1.0 and guidance 1.5, expected 0 up to below 1"),
         ({"guidance": -1.0}, "guidance -1.0, expected"),
         ({"goal_dropout": 0.0}, "guidance 1.5 asks for a network that also does without a goal"),
@@ -370,12 +428,19 @@ def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: 
 
 def test_without_a_goal_it_heads_for_where_the_episodes_end_on_average() -> None:
     made, (observation, noise) = policy(FUTURE), inputs(3)
-    last, entries = MomentStatistics((made.observation_shape[1],)), np.arange(made.observation_shape[1]) / 10.0
+    last, entries = (
+        MomentStatistics((made.observation_shape[1],)),
+        np.arange(made.observation_shape[1]) / 10.0,
+    )
     last.update(np.stack([entries - 0.1, entries + 0.1]))
     made.fit_usual_goal(last)
     told = torch.from_numpy(entries).float().expand(3, -1)
-    assert torch.allclose(made(observation, noise), made(observation, noise, goal_BO=told), atol=1e-6)
-    assert not torch.allclose(made(observation, noise), made(observation, noise, goal_BO=told + 0.3), atol=1e-3)
+    assert torch.allclose(
+        made(observation, noise), made(observation, noise, goal_BO=told), atol=1e-6
+    )
+    assert not torch.allclose(
+        made(observation, noise), made(observation, noise, goal_BO=told + 0.3), atol=1e-3
+    )
 
 
 def test_without_guidance_no_goal_is_needed() -> None:

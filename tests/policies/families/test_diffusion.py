@@ -18,7 +18,8 @@ from tests.policies.test_checkpoint import CARD
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An untrained policy with weights large enough to matter, for actions -0.1 to 0.3 m away from the agent."""
+    """An untrained policy with weights large enough to matter, for actions -0.1 to 0.3 m away from
+    the agent."""
     path = tmp_path_factory.mktemp("policy")
     torch.manual_seed(0)
     module = DiffusionPolicy(TINY, Shapes.of_vector(4, 2, anchor=2))
@@ -31,7 +32,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def inputs(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return rng.uniform(0, 0.5, (rows, 2, 4)).astype(np.float32), rng.standard_normal((rows, 4, 2), dtype=np.float32)
+    return rng.uniform(0, 0.5, (rows, 2, 4)).astype(np.float32), rng.standard_normal(
+        (rows, 4, 2), dtype=np.float32
+    )
 
 
 def test_the_same_noise_gives_the_same_chunk(saved: Path):
@@ -42,7 +45,10 @@ def test_the_same_noise_gives_the_same_chunk(saved: Path):
 def test_other_noise_gives_another_chunk(saved: Path):
     policy = load_policy(saved)
     observation, _ = inputs(5)
-    assert np.abs(policy(observation, inputs(5, 1)[1]) - policy(observation, inputs(5, 2)[1])).max() > 1e-3
+    assert (
+        np.abs(policy(observation, inputs(5, 1)[1]) - policy(observation, inputs(5, 2)[1])).max()
+        > 1e-3
+    )
 
 
 def test_rows_do_not_depend_on_their_batch(saved: Path):
@@ -62,12 +68,16 @@ def test_actions_are_clipped_around_the_newest_position_of_the_agent(saved: Path
 def test_chunk_moves_along_with_the_agent_it_is_relative_to(saved: Path):
     module, _ = load_module(saved)
     observation, noise = (torch.from_numpy(part) for part in inputs(5))
-    chunk = module.normalize_action.inverse(module.sample(Observed(module.normalize_observation(observation)), noise))
+    chunk = module.normalize_action.inverse(
+        module.sample(Observed(module.normalize_observation(observation)), noise)
+    )
     assert torch.allclose(module(observation, noise), chunk + observation[:, -1:, 2:], atol=1e-7)
 
 
 def test_the_number_of_steps_can_be_overridden(saved: Path):
-    own, same, one = (load_policy(saved, steps)(*inputs(5)) for steps in (None, TINY.inference_steps, 1))
+    own, same, one = (
+        load_policy(saved, steps)(*inputs(5)) for steps in (None, TINY.inference_steps, 1)
+    )
     assert np.array_equal(own, same)
     assert not np.allclose(own, one)
 
@@ -79,9 +89,15 @@ def test_steps_that_do_not_divide_the_schedule_are_refused(saved: Path):
 
 @pytest.mark.parametrize(
     ("observation", "noise", "name"),
-    [((2, 4), (1, 4, 2), "observation"), ((1, 2, 3), (1, 4, 2), "observation"), ((2, 2, 4), (2, 3, 2), "noise")],
+    [
+        ((2, 4), (1, 4, 2), "observation"),
+        ((1, 2, 3), (1, 4, 2), "observation"),
+        ((2, 2, 4), (2, 3, 2), "noise"),
+    ],
 )
-def test_a_wrong_shape_is_named(saved: Path, observation: tuple[int, ...], noise: tuple[int, ...], name: str):
+def test_a_wrong_shape_is_named(
+    saved: Path, observation: tuple[int, ...], noise: tuple[int, ...], name: str
+):
     with pytest.raises(HandoffError, match=f"{name} has shape"):
         load_policy(saved)(np.zeros(observation, np.float32), np.zeros(noise, np.float32))
 
@@ -106,7 +122,8 @@ def test_weights_of_another_size_are_named(saved: Path, tmp_path: Path):
 
 
 def test_the_default_policy_starts_from_the_weights_it_always_had():
-    # Of the demo's network on push-T, taken before there were others: the same seed must go on giving the same demo.
+    # Of the demo's network on push-T, taken before there were others: the same seed must go on
+    # giving the same demo.
     torch.manual_seed(0)
     module = DiffusionPolicy(DiffusionPolicyConfig(), Shapes.of_vector(20, 2, anchor=18))
     digest = hashlib.sha256()

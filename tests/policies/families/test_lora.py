@@ -27,7 +27,9 @@ def plain() -> nn.Sequential:
     return nn.Sequential(Attention(), Attention())
 
 
-def adapted(plain: nn.Sequential, config: LoraConfig = CONFIG, trained: bool = True) -> nn.Sequential:
+def adapted(
+    plain: nn.Sequential, config: LoraConfig = CONFIG, trained: bool = True
+) -> nn.Sequential:
     module = copy.deepcopy(plain)
     add_adapters(module, config)
     if trained:
@@ -50,7 +52,11 @@ def test_only_adapters_are_trained(plain: nn.Sequential):
     module = adapted(plain)
     module(torch.randn(2, 5, 6)).sum().backward()
     # Two matrices of 2 x 6 at four places.
-    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.grad is not None}
+    trained = {
+        name: parameter
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
+    }
     assert all("lora_" in name for name in trained)
     assert sum(parameter.numel() for parameter in trained.values()) == 4 * 2 * 2 * 6
 
@@ -87,7 +93,9 @@ def test_a_module_without_adapters_is_left_alone(plain: nn.Sequential):
 
 
 def test_an_unknown_target_is_named(plain: nn.Sequential):
-    with pytest.raises(HandoffError, match=r"\['query'\] are no linear layers; there are k_proj, q_proj, v_proj"):
+    with pytest.raises(
+        HandoffError, match=r"\['query'\] are no linear layers; there are k_proj, q_proj, v_proj"
+    ):
         adapted(plain, LoraConfig(targets=("q_proj", "query")))
 
 

@@ -1,4 +1,5 @@
-"""A published actor as a policy: the same answers as the learner's, in torch, in NumPy and in ONNX."""
+"""A published actor as a policy: the same answers as the learner's, in torch, in NumPy and in
+ONNX."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from robots.wire.learner import Parameters
 
-FIELDS = {"pose": FieldSpec(shape=(3,), unit="m"), "goal": FieldSpec(shape=(3,)), "width_target": FieldSpec(shape=(1,))}
+FIELDS = {
+    "pose": FieldSpec(shape=(3,), unit="m"),
+    "goal": FieldSpec(shape=(3,)),
+    "width_target": FieldSpec(shape=(1,)),
+}
 
 
 def new_learner(hand: bool, layer_norm: bool = True) -> Sac:
@@ -35,7 +40,12 @@ def new_learner(hand: bool, layer_norm: bool = True) -> Sac:
     gripper = GripperConfig(network=sizes) if hand else None
     learner = Sac(
         SacConfig(critic=sizes, actor=sizes, gripper=gripper),
-        Sizes(observation=7, action=3, differences=((0, 3, 3, 0.1),), close_ups=((0, -1, 2, 0.3), (3, 0, 3, 0.2))),
+        Sizes(
+            observation=7,
+            action=3,
+            differences=((0, 3, 3, 0.1),),
+            close_ups=((0, -1, 2, 0.3), (3, 0, 3, 0.2)),
+        ),
         seed=3,
     )
     learner.networks.features.fit(torch.full((7,), -0.5), torch.arange(1.0, 8.0))
@@ -45,7 +55,9 @@ def new_learner(hand: bool, layer_norm: bool = True) -> Sac:
 def card_of(learner: Sac, fields: dict[str, FieldSpec] = FIELDS) -> tuple[PolicyCard, Parameters]:
     card, arrays = sac_actor(learner)
     model = LearnedActorConfig(observation_fields=tuple(fields), card=card)
-    policy = PolicyCard(task="t", rate_hz=20.0, observation=fields, action=FieldSpec(shape=(3,)), model=model)
+    policy = PolicyCard(
+        task="t", rate_hz=20.0, observation=fields, action=FieldSpec(shape=(3,)), model=model
+    )
     return policy, Parameters(5, card, arrays)
 
 
@@ -62,7 +74,9 @@ def test_a_saved_actor_answers_as_its_learner(tmp_path: Path, hand: bool, layer_
     answer = load_policy(tmp_path)(seen[:, None], np.zeros((40, 1, 3), np.float32))[:, 0]
     expected = learner.act(seen)
     if hand:
-        assert len(set(expected[:, 2])) > 1, "a critic that always commands the same would prove little"
+        assert len(set(expected[:, 2])) > 1, (
+            "a critic that always commands the same would prove little"
+        )
         expected = CommandedHand(3).to_world(expected, {"width_target": seen[:, 6:]})
     assert np.abs(answer - expected).max() < 1e-5
 

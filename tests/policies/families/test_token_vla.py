@@ -53,7 +53,9 @@ def untrained(config: TokenVlaConfig) -> TokenVlaPolicy:
     """With logits large enough to matter."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = new_module(config, Shapes({"agent": (0, 2)}, 2, None, dict.fromkeys(config.image_fields, PICTURE)))
+        module = new_module(
+            config, Shapes({"agent": (0, 2)}, 2, None, dict.fromkeys(config.image_fields, PICTURE))
+        )
         assert isinstance(module, TokenVlaPolicy)
         torch.nn.init.normal_(module.query_NW)
         torch.nn.init.normal_(module.head.weight, std=0.3)
@@ -79,7 +81,9 @@ def same(rows: int) -> Observed:
 
 
 def noise(rows: int, seed: int = 0) -> Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).standard_normal((rows, 3, 2), dtype=np.float32))
+    return torch.from_numpy(
+        np.random.default_rng(seed).standard_normal((rows, 3, 2), dtype=np.float32)
+    )
 
 
 @BOTH
@@ -101,7 +105,9 @@ def test_at_temperature_zero_noise_has_no_influence_on_the_chunk(backbone: Path,
 
 
 @BOTH
-def test_above_it_the_same_noise_gives_the_same_chunk_and_other_noise_another(backbone: Path, decoding: str):
+def test_above_it_the_same_noise_gives_the_same_chunk_and_other_noise_another(
+    backbone: Path, decoding: str
+):
     module = untrained(replace(small(backbone, decoding), temperature=1.0))
     chunk = module.sample(seen(4), noise(4, 1))
     assert torch.equal(chunk, module.sample(seen(4), noise(4, 1)))
@@ -109,7 +115,9 @@ def test_above_it_the_same_noise_gives_the_same_chunk_and_other_noise_another(ba
 
 
 @BOTH
-def test_a_sampled_chunk_is_that_of_the_tokens_drawn_by_the_same_noise(backbone: Path, decoding: str):
+def test_a_sampled_chunk_is_that_of_the_tokens_drawn_by_the_same_noise(
+    backbone: Path, decoding: str
+):
     module = untrained(replace(small(backbone, decoding), temperature=0.7))
     tokens = module.act(seen(4), noise(4), 0.7).tokens_BHA
     assert torch.equal(module.sample(seen(4), noise(4)), (2 * tokens - 7) / 8)
@@ -117,7 +125,9 @@ def test_a_sampled_chunk_is_that_of_the_tokens_drawn_by_the_same_noise(backbone:
 
 @BOTH
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_recomputed_log_probabilities_are_the_stored_ones(backbone: Path, decoding: str, temperature: float):
+def test_recomputed_log_probabilities_are_the_stored_ones(
+    backbone: Path, decoding: str, temperature: float
+):
     module, observed = untrained(small(backbone, decoding)), seen(16)
     drawn = module.act(observed, noise(16), temperature)
     again = module.log_prob(observed, drawn.tokens_BHA, temperature)
@@ -135,7 +145,9 @@ def test_decoding_with_a_cache_gives_the_logits_of_one_pass_without(backbone: Pa
 @BOTH
 def test_drawn_chunks_are_as_frequent_as_their_log_probability_says(backbone: Path, decoding: str):
     module = untrained(replace(small(backbone, decoding), horizon=1, n_action_steps=1, bins=3))
-    draws = torch.from_numpy(np.random.default_rng(0).standard_normal((5000, 1, 2), dtype=np.float32))
+    draws = torch.from_numpy(
+        np.random.default_rng(0).standard_normal((5000, 1, 2), dtype=np.float32)
+    )
     tokens = torch.cat([module.act(same(1000), part, 0.6).tokens_BHA for part in draws.split(1000)])
     share = torch.bincount(3 * tokens[:, 0, 0] + tokens[:, 0, 1], minlength=9) / 5000
     every = torch.cartesian_prod(torch.arange(3), torch.arange(3))[:, None]
@@ -159,7 +171,12 @@ def test_an_autoregressive_token_depends_on_those_before_it_alone(backbone: Path
     tokens = module.act(seen(4), noise(4)).tokens_BHA
     other = tokens.clone()
     other[:, 1, 0] = (other[:, 1, 0] + 1) % 8
-    change_BN = (module.logits(seen(4), other) - module.logits(seen(4), tokens)).abs().amax(dim=-1).flatten(1)
+    change_BN = (
+        (module.logits(seen(4), other) - module.logits(seen(4), tokens))
+        .abs()
+        .amax(dim=-1)
+        .flatten(1)
+    )
     assert change_BN[:, :3].max() == 0.0
     assert change_BN[:, 3:].amin() > 1e-3
 
@@ -176,10 +193,14 @@ def test_tokens_decoded_in_parallel_see_later_places_too(backbone: Path, decodin
 @BOTH
 def test_padding_of_a_shorter_instruction_does_not_change_the_answer(backbone: Path, decoding: str):
     module = untrained(small(backbone, decoding))
-    short = seen(2, instructions=("open the drawer", "push the blue block to the right and open the drawer"))
+    short = seen(
+        2, instructions=("open the drawer", "push the blue block to the right and open the drawer")
+    )
     tokens = module.act(short, noise(2)).tokens_BHA
     alone = Observed(
-        short.vector_BTO[:1], {name: part[:1] for name, part in short.sensors.items()}, short.instructions[:1]
+        short.vector_BTO[:1],
+        {name: part[:1] for name, part in short.sensors.items()},
+        short.instructions[:1],
     )
     assert (module.logits(short, tokens)[:1] - module.logits(alone, tokens[:1])).abs().max() < 1e-5
 
@@ -192,7 +213,9 @@ def test_a_policy_that_expects_every_bin_alike_loses_the_logarithm_of_their_numb
 
 
 @BOTH
-def test_the_loss_is_the_mean_surprise_at_the_actions_inside_their_episode(backbone: Path, decoding: str):
+def test_the_loss_is_the_mean_surprise_at_the_actions_inside_their_episode(
+    backbone: Path, decoding: str
+):
     module, observed = untrained(small(backbone, decoding)), seen(4)
     tokens = torch.arange(24).reshape(4, 3, 2) % 8
     padded = torch.tensor([[False, False, True]] * 3 + [[False, True, True]])
@@ -227,11 +250,20 @@ def test_more_bins_than_words_are_refused(backbone: Path):
         ("lora", {"query_NW", "head", "backbone.state_projections", "backbone.text.layers"}),
         (
             "all",
-            {"query_NW", "head", "backbone.state_projections", "backbone.text", "backbone.vision", "backbone.conn"},
+            {
+                "query_NW",
+                "head",
+                "backbone.state_projections",
+                "backbone.text",
+                "backbone.vision",
+                "backbone.conn",
+            },
         ),
     ],
 )
-def test_what_the_configuration_trains_gets_a_gradient_and_nothing_else(backbone: Path, train: str, trained: set[str]):
+def test_what_the_configuration_trains_gets_a_gradient_and_nothing_else(
+    backbone: Path, train: str, trained: set[str]
+):
     config = replace(small(backbone), train_backbone=train)  # type: ignore[arg-type]
     module = new_module(config, Shapes({"agent": (0, 2)}, 2, None, {"front": PICTURE}))
     batch = Batch(seen(4), noise(4), torch.zeros(4, 3, dtype=torch.bool))
@@ -268,7 +300,8 @@ def test_the_likeliest_tokens_are_not_given_log_probabilities(backbone: Path):
 
 
 def write_told(demos: Path) -> Path:
-    """Two episodes per instruction, left and right, one in the dark and one in the light, which means down and up."""
+    """Two episodes per instruction, left and right, one in the dark and one in the light, which
+    means down and up."""
     fields = {
         "agent": FieldSpec(shape=(2,), unit="m", frame="board"),
         "front": FieldSpec(shape=PICTURE, dtype="uint8", unit="u8"),
@@ -282,7 +315,11 @@ def write_told(demos: Path) -> Path:
             for light in (0, 1):
                 action = np.tile([0.1 * side, 0.3 * light], (4, 1))
                 picture = np.full((4, *PICTURE), 40 + 160 * light, np.uint8)
-                values = {"agent": rng.uniform(-1.0, 1.0, (4, 2)), "front": picture, "action": action}
+                values = {
+                    "agent": rng.uniform(-1.0, 1.0, (4, 2)),
+                    "front": picture,
+                    "action": action,
+                }
                 writer.append({"policy": values}, {"instruction": words})
     return demos
 
@@ -300,7 +337,8 @@ TRAINING = TrainingConfig(
 
 
 class Told(NamedTuple):
-    """A policy that learned from `write_told`, and what it answers in the dark and the light to both instructions."""
+    """A policy that learned from `write_told`, and what it answers in the dark and the light to
+    both instructions."""
 
     out: Path
     chunks: np.ndarray
@@ -315,14 +353,21 @@ def asked(out: Path) -> np.ndarray:
 
 
 @pytest.fixture(scope="module", params=["parallel", "autoregressive"])
-def told(request: pytest.FixtureRequest, backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def told(
+    request: pytest.FixtureRequest, backbone: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Told:
     """Trained with 256 bins and a frozen backbone, whose folder is then removed."""
     folder = tmp_path_factory.mktemp("told")
     shutil.copytree(backbone, folder / "backbone")
     config = replace(small(folder / "backbone", request.param), bins=256)
     demos, out = write_told(folder / "demos"), folder / "policy"
     out.mkdir()
-    pretrain(PretrainConfig(policy=config, training=TRAINING, validation_fraction=0.0), demos, out, no_progress)
+    pretrain(
+        PretrainConfig(policy=config, training=TRAINING, validation_fraction=0.0),
+        demos,
+        out,
+        no_progress,
+    )
     shutil.rmtree(folder / "backbone")
     return Told(out, asked(out))
 
@@ -330,7 +375,9 @@ def told(request: pytest.FixtureRequest, backbone: Path, tmp_path_factory: pytes
 def test_it_answers_two_instructions_and_two_pictures_with_four_chunks(told: Told):
     expected = np.array([[0.0, 0.0], [0.0, 0.3], [0.1, 0.0], [0.1, 0.3]])
     # The range of an entry has 256 bins, so its centres are within 1/512 of it.
-    assert np.abs(told.chunks - expected[:, None]).max(axis=(0, 1)) == pytest.approx([0.1 / 512, 0.3 / 512], rel=1e-3)
+    assert np.abs(told.chunks - expected[:, None]).max(axis=(0, 1)) == pytest.approx(
+        [0.1 / 512, 0.3 / 512], rel=1e-3
+    )
 
 
 def test_a_saved_policy_answers_the_same_whenever_it_is_loaded(told: Told):
@@ -338,12 +385,16 @@ def test_a_saved_policy_answers_the_same_whenever_it_is_loaded(told: Told):
 
 
 def test_without_instructions_there_is_no_answer(told: Told):
-    question = PolicyInput(np.zeros((1, 1, 2), np.float32), {"front": np.zeros((1, 1, *PICTURE), np.uint8)})
+    question = PolicyInput(
+        np.zeros((1, 1, 2), np.float32), {"front": np.zeros((1, 1, *PICTURE), np.uint8)}
+    )
     with pytest.raises(HandoffError, match="0 instructions for 1 observations"):
         load_policy(told.out)(question, np.zeros((1, 3, 2), np.float32))
 
 
-def test_an_interrupted_training_with_adapters_and_dropout_ends_with_the_same_weights(backbone: Path, tmp_path: Path):
+def test_an_interrupted_training_with_adapters_and_dropout_ends_with_the_same_weights(
+    backbone: Path, tmp_path: Path
+):
     class StopError(Exception):
         pass
 
@@ -351,8 +402,15 @@ def test_an_interrupted_training_with_adapters_and_dropout_ends_with_the_same_we
         if done == 17:
             raise StopError
 
-    sizes = replace(small(backbone), train_backbone="lora", lora=LoraConfig(rank=2, dropout=0.3), tokens="vocabulary")
-    config = PretrainConfig(policy=sizes, training=replace(TRAINING, steps=30), validation_fraction=0.0)
+    sizes = replace(
+        small(backbone),
+        train_backbone="lora",
+        lora=LoraConfig(rank=2, dropout=0.3),
+        tokens="vocabulary",
+    )
+    config = PretrainConfig(
+        policy=sizes, training=replace(TRAINING, steps=30), validation_fraction=0.0
+    )
     demos, whole, parts = write_told(tmp_path / "demos"), tmp_path / "whole", tmp_path / "parts"
     for out in (whole, parts):
         out.mkdir()

@@ -37,14 +37,21 @@ def policy(folder: Path, cameras: int = 1, **options: Any) -> VlaPolicy:
     names = tuple(f"camera{number}" for number in range(cameras))
     backbone = BackboneConfig(folder=str(folder))
     sizes = VlaConfig(
-        backbone=backbone, observation_fields=("s",), image_fields=names, anchor_field=None, horizon=4, n_action_steps=4
+        backbone=backbone,
+        observation_fields=("s",),
+        image_fields=names,
+        anchor_field=None,
+        horizon=4,
+        n_action_steps=4,
     )
     torch.manual_seed(0)
     shapes = Shapes({"s": (0, 3)}, 2, None, dict.fromkeys(names, (*SIZE, 3)))
     return VlaPolicy(replace(sizes, **options), shapes)
 
 
-def observed(rows: int, cameras: int = 1, words: str = "open the drawer", seed: int = 0) -> Observed:
+def observed(
+    rows: int, cameras: int = 1, words: str = "open the drawer", seed: int = 0
+) -> Observed:
     draw = torch.Generator().manual_seed(seed)
     names = [f"camera{number}" for number in range(cameras)]
     shape = (rows, 1, *SIZE, 3)
@@ -71,20 +78,25 @@ def heads(projected: Tensor) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
-    key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], dim=1) for part in (key, value))
+    key, value = (
+        part.repeat_interleave(query.shape[1] // part.shape[1], dim=1) for part in (key, value)
+    )
     score = (query @ key.mT / 8**0.5).masked_fill(~allowed[:, None], -torch.inf)
     return (score.softmax(dim=-1) @ value).transpose(1, 2).flatten(2)
 
 
 def whole_sequence(module: VlaPolicy, prefix: Prefix, noisy: Tensor, time: Tensor) -> Tensor:
-    """The velocity by both streams layer after layer, without any cache, as SmolVLA's code trains."""
+    """The velocity by both streams layer after layer, without any cache, as SmolVLA's code
+    trains."""
     backbone: Any = module.backbone
     expert: Any = module.expert
     length, present = prefix.mask_BL.shape[1], torch.ones(noisy.shape[:2], dtype=torch.bool)
     order = torch.cat([prefix.mask_BL, present], dim=1).long().cumsum(dim=1) - 1
     all_rotary, own_rotary = backbone.rotary(order), backbone.rotary(torch.arange(4)[None])
     word_rotary = all_rotary[0][:, :length], all_rotary[1][:, :length]
-    seen_mask = torch.cat([prefix_mask(prefix), torch.zeros(len(noisy), length, 4, dtype=torch.bool)], dim=2)
+    seen_mask = torch.cat(
+        [prefix_mask(prefix), torch.zeros(len(noisy), length, 4, dtype=torch.bool)], dim=2
+    )
     own_mask = torch.cat([prefix.mask_BL, present], dim=1)[:, None].expand(-1, 4, -1)
     words, actions = prefix.embedding_BLW, expert.embed(noisy)
     times = time_embedding(time, actions.shape[-1])[:, None].expand_as(actions)
@@ -92,13 +104,17 @@ def whole_sequence(module: VlaPolicy, prefix: Prefix, noisy: Tensor, time: Tenso
     actions = second(torch.nn.functional.silu(first(torch.cat([actions, times], dim=-1))))
     for layer, small in zip(backbone.text_layers(), expert.layers, strict=True):
         normed, attention = layer.input_layernorm(words), layer.self_attn
-        query, key, value = (heads(p(normed)) for p in (attention.q_proj, attention.k_proj, attention.v_proj))
+        query, key, value = (
+            heads(p(normed)) for p in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
         own = small.attention_norm(actions)
         if small.cross:
             key = rotated(key, word_rotary)
             flat_key, flat_value = (part.transpose(1, 2).flatten(2) for part in (key, value))
             read = heads(small.k_proj(flat_key)), heads(small.v_proj(flat_value))
-            mixed = attend(rotated(heads(small.q_proj(own)), own_rotary), *read, own_mask[:, :, :length])
+            mixed = attend(
+                rotated(heads(small.q_proj(own)), own_rotary), *read, own_mask[:, :, :length]
+            )
             query = rotated(query, word_rotary)
             words = words + attention.o_proj(attend(query, key, value, seen_mask[:, :, :length]))
         else:
@@ -112,19 +128,25 @@ def whole_sequence(module: VlaPolicy, prefix: Prefix, noisy: Tensor, time: Tenso
         words = words + layer.mlp(layer.post_attention_layernorm(words))
         actions = actions + small.o_proj(mixed)
         own = small.feedforward_norm(actions)
-        actions = actions + small.down_proj(torch.nn.functional.silu(small.gate_proj(own)) * small.up_proj(own))
+        actions = actions + small.down_proj(
+            torch.nn.functional.silu(small.gate_proj(own)) * small.up_proj(own)
+        )
     return expert.out(expert.norm(actions))
 
 
 @pytest.mark.parametrize(("family", "every"), [("smolvlm", 1), ("smolvlm", 2), ("paligemma", 2)])
-def test_the_expert_answers_from_a_cache_as_from_the_whole_sequence(tmp_path: Path, family: str, every: int):
+def test_the_expert_answers_from_a_cache_as_from_the_whole_sequence(
+    tmp_path: Path, family: str, every: int
+):
     module = policy(write_backbone(tmp_path, family=family), self_attention_every=every).eval()
     told = ("go", "lift the cup")
     seen, time = observed(2)._replace(instructions=told), torch.tensor([0.3, 0.9])
     with torch.no_grad():
         cached = module.denoise(module.see(seen))(noise(2), time)
         expected = whole_sequence(module, module.prefix(seen), noise(2), time)
-    assert [layer.cross for layer in module.expert.layers] == ([False, False] if every == 1 else [False, True])
+    assert [layer.cross for layer in module.expert.layers] == (
+        [False, False] if every == 1 else [False, True]
+    )
     assert torch.allclose(cached, expected, atol=1e-5)
     assert expected.std() > 0.05
 
@@ -148,9 +170,13 @@ def test_the_same_observation_words_and_noise_give_the_same_chunk(folder: Path):
 def test_a_row_does_not_depend_on_longer_instructions_beside_it(folder: Path):
     module, seen = policy(folder).eval(), observed(2)
     both = seen._replace(instructions=("go", "lift the cup and put it on the plate"))
-    alone = Observed(seen.vector_BTO[:1], {name: part[:1] for name, part in seen.sensors.items()}, ("go",))
+    alone = Observed(
+        seen.vector_BTO[:1], {name: part[:1] for name, part in seen.sensors.items()}, ("go",)
+    )
     with torch.no_grad():
-        assert torch.allclose(module.sample(both, noise(2))[:1], module.sample(alone, noise(2)[:1]), atol=1e-5)
+        assert torch.allclose(
+            module.sample(both, noise(2))[:1], module.sample(alone, noise(2)[:1]), atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("cameras", [1, 2, 3])
@@ -167,13 +193,18 @@ def test_the_words_and_the_state_matter(folder: Path):
     module, seen = policy(folder).eval(), observed(1)
     with torch.no_grad():
         chunk = module.sample(seen, noise(1))
-        for other in (seen._replace(instructions=("go",)), seen._replace(vector_BTO=seen.vector_BTO + 1.0)):
+        for other in (
+            seen._replace(instructions=("go",)),
+            seen._replace(vector_BTO=seen.vector_BTO + 1.0),
+        ):
             assert (module.sample(other, noise(1)) - chunk).abs().max() > 1e-4
 
 
 def test_time_is_told_by_sines_of_periods_from_four_thousandths_to_four():
     # A quarter of the longest period and a whole number of the shortest one.
-    assert torch.allclose(time_embedding(torch.tensor([1.0]), 4), torch.tensor([[0.0, 1.0, 1.0, 0.0]]), atol=1e-5)
+    assert torch.allclose(
+        time_embedding(torch.tensor([1.0]), 4), torch.tensor([[0.0, 1.0, 1.0, 0.0]]), atol=1e-5
+    )
 
 
 def test_the_loss_is_the_mean_over_the_actions_inside_their_episode(folder: Path):
@@ -186,16 +217,27 @@ def test_the_loss_is_the_mean_over_the_actions_inside_their_episode(folder: Path
     draw.random(2, dtype=np.float32)
     velocity = torch.from_numpy(draw.standard_normal((2, 4, 2), dtype=np.float32)) - rows.chunk_BHA
     expected = (velocity[0, :2].square().sum() + velocity[1, :1].square().sum()) / 6.0
-    assert module.loss(rows, np.random.default_rng(3)).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert module.loss(rows, np.random.default_rng(3)).item() == pytest.approx(
+        expected.item(), rel=1e-5
+    )
 
 
 def test_a_frozen_backbone_learns_nothing_but_the_projection_of_the_state(folder: Path):
     module = policy(folder)
     module.loss(batch(), np.random.default_rng(0)).backward()
-    learned = {name for name, part in module.named_parameters() if part.grad is not None and part.grad.any()}
+    learned = {
+        name
+        for name, part in module.named_parameters()
+        if part.grad is not None and part.grad.any()
+    }
     of_backbone = {name for name in learned if name.startswith("backbone.")}
-    assert of_backbone == {"backbone.state_projections.0.weight", "backbone.state_projections.0.bias"}
-    assert learned - of_backbone == {f"expert.{name}" for name, _ in module.expert.named_parameters()}
+    assert of_backbone == {
+        "backbone.state_projections.0.weight",
+        "backbone.state_projections.0.bias",
+    }
+    assert learned - of_backbone == {
+        f"expert.{name}" for name, _ in module.expert.named_parameters()
+    }
 
 
 @pytest.mark.parametrize("trained", ["lora", "all"])
@@ -204,7 +246,11 @@ def test_whatever_is_to_be_trained_gets_a_gradient(folder: Path, trained: str):
     train_adapters(module)
     module.loss(batch(), np.random.default_rng(0)).backward()
     wanted = {name for name, part in module.named_parameters() if part.requires_grad}
-    assert wanted == {name for name, part in module.named_parameters() if part.grad is not None and part.grad.any()}
+    assert wanted == {
+        name
+        for name, part in module.named_parameters()
+        if part.grad is not None and part.grad.any()
+    }
     part = "lora_A" if trained == "lora" else "vision.embeddings.patch_embedding.weight"
     assert any(part in name for name in wanted)
 
@@ -213,15 +259,21 @@ def test_an_untrained_adapter_changes_no_answer(folder: Path):
     plain: Any = policy(folder).eval()
     adapted: Any = policy(folder, train_backbone="lora").eval()
     adapted.expert.load_state_dict(plain.expert.state_dict())
-    adapted.backbone.state_projections.load_state_dict(plain.backbone.state_projections.state_dict())
+    adapted.backbone.state_projections.load_state_dict(
+        plain.backbone.state_projections.state_dict()
+    )
     with torch.no_grad():
-        assert torch.equal(adapted.sample(observed(2), noise(2)), plain.sample(observed(2), noise(2)))
+        assert torch.equal(
+            adapted.sample(observed(2), noise(2)), plain.sample(observed(2), noise(2))
+        )
 
 
 def test_dropped_units_are_those_of_the_draw(folder: Path):
     module = policy(folder, train_backbone="lora", lora=LoraConfig(dropout=0.5))
     train_adapters(module)
-    once, again, otherwise = (module.loss(batch(), np.random.default_rng(seed)).item() for seed in (0, 0, 1))
+    once, again, otherwise = (
+        module.loss(batch(), np.random.default_rng(seed)).item() for seed in (0, 0, 1)
+    )
     assert once == again != otherwise
 
 
@@ -243,14 +295,18 @@ def test_fewer_expert_layers_read_the_last_of_their_group(tmp_path: Path):
     assert module.expert.out.in_features == 24
 
 
-@pytest.mark.parametrize("options", [{"expert_layers": 3}, {"expert_width": 0.1}, {"self_attention_every": 0}])
+@pytest.mark.parametrize(
+    "options", [{"expert_layers": 3}, {"expert_width": 0.1}, {"self_attention_every": 0}]
+)
 def test_an_expert_that_does_not_fit_is_refused(folder: Path, options: dict[str, Any]):
     with pytest.raises(HandoffError, match="expert: its width"):
         policy(folder, **options)
 
 
 def test_a_policy_that_sees_nothing_is_refused(folder: Path):
-    sizes = VlaConfig(backbone=BackboneConfig(folder=str(folder)), observation_fields=(), anchor_field=None)
+    sizes = VlaConfig(
+        backbone=BackboneConfig(folder=str(folder)), observation_fields=(), anchor_field=None
+    )
     with pytest.raises(HandoffError, match=r"image_fields are \[\], observation_fields \[\]"):
         VlaPolicy(sizes, Shapes({}, 2, None, {}))
 
@@ -268,24 +324,54 @@ def test_at_the_published_sizes_it_has_the_parameters_of_smolvla(tmp_path: Path)
 
     (tmp_path / "backbone").mkdir()
     write_tokenizer(tmp_path / "backbone")
-    words = {"model_type": "llama", "hidden_size": 960, "intermediate_size": 2560, "num_hidden_layers": 32}
-    words |= {"num_attention_heads": 15, "num_key_value_heads": 5, "head_dim": 64, "vocab_size": 49280}
-    seeing = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+    words = {
+        "model_type": "llama",
+        "hidden_size": 960,
+        "intermediate_size": 2560,
+        "num_hidden_layers": 32,
+    }
+    words |= {
+        "num_attention_heads": 15,
+        "num_key_value_heads": 5,
+        "head_dim": 64,
+        "vocab_size": 49280,
+    }
+    seeing = {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+    }
     seeing |= {"image_size": 512, "patch_size": 16}
-    published = AutoConfig.for_model("smolvlm", text_config=words, vision_config=seeing, scale_factor=4)
+    published = AutoConfig.for_model(
+        "smolvlm", text_config=words, vision_config=seeing, scale_factor=4
+    )
     published.save_pretrained(tmp_path / "backbone")
-    sizes = VlaConfig(backbone=BackboneConfig(folder="", layers=16), image_fields=("camera",), anchor_field=None)
+    sizes = VlaConfig(
+        backbone=BackboneConfig(folder="", layers=16), image_fields=("camera",), anchor_field=None
+    )
     with torch.device("meta"):
-        module = VlaPolicy(sizes, Shapes({"s": (0, 32)}, 32, None, {"camera": (480, 640, 3)}), tmp_path)
-    expert, whole = (sum(part.numel() for part in of.parameters()) for of in (module.expert, module))
-    # "450 million parameters, with around 100 million dedicated to the action expert", the unused head among them.
+        module = VlaPolicy(
+            sizes, Shapes({"s": (0, 32)}, 32, None, {"camera": (480, 640, 3)}), tmp_path
+        )
+    expert, whole = (
+        sum(part.numel() for part in of.parameters()) for of in (module.expert, module)
+    )
+    # "450 million parameters, with around 100 million dedicated to the action expert", the unused
+    # head among them.
     assert round(expert / 1e6) == 100
     assert round((whole + 49280 * 960) / 1e6) == 450
     assert (module.expert.out.in_features, module.backbone.picture_tokens) == (720, 64)
 
 
 TRAINING = TrainingConfig(
-    steps=12, learning_rate=1e-3, batch_size=4, warmup_steps=2, log_every=2, checkpoint_seconds=0.0, precision="fp32"
+    steps=12,
+    learning_rate=1e-3,
+    batch_size=4,
+    warmup_steps=2,
+    log_every=2,
+    checkpoint_seconds=0.0,
+    precision="fp32",
 )
 
 
@@ -311,7 +397,8 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def moved(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy with adapters, trained on a backbone that is no longer there, in another folder than it was saved in."""
+    """A policy with adapters, trained on a backbone that is no longer there, in another folder than
+    it was saved in."""
     root = tmp_path_factory.mktemp("moved")
     write_backbone(root / "backbone", tied=True)
     (root / "saved").mkdir()
@@ -346,7 +433,9 @@ def test_a_served_policy_is_merged_and_answers_as_the_trained_one(moved: Path):
     with torch.no_grad():
         expected = module(vector, noises, sensors, seen.instructions).numpy()
     assert len(adapters(module)) == 4
-    assert read_weights(moved)["backbone.text.layers.0.self_attn.k_proj.lora_B.default.weight"].any()
+    assert read_weights(moved)[
+        "backbone.text.layers.0.self_attn.k_proj.lora_B.default.weight"
+    ].any()
     assert np.abs(load_policy(moved)(seen, draws) - expected).max() < 1e-5
 
 

@@ -21,7 +21,13 @@ from tests.policies.conftest import TINY, write_demonstrations
 from tests.policies.kill import run_until_killed
 
 TRAINING = TrainingConfig(
-    steps=60, learning_rate=1e-2, batch_size=16, warmup_steps=5, log_every=10, checkpoint_seconds=0.0, precision="fp32"
+    steps=60,
+    learning_rate=1e-2,
+    batch_size=16,
+    warmup_steps=5,
+    log_every=10,
+    checkpoint_seconds=0.0,
+    precision="fp32",
 )
 CONFIG = PretrainConfig(policy=TINY, training=TRAINING, validation_fraction=0.1)
 
@@ -148,14 +154,20 @@ def test_demonstrations_are_read_in_the_order_of_the_fields(tmp_path: Path):
 
 def test_a_field_that_is_not_there_is_named(demos: Path, tmp_path: Path):
     config = replace(CONFIG, policy=replace(TINY, observation_fields=("gaol",)))
-    with pytest.raises(HandoffError, match=r"no field 'gaol'; it has \['action', 'agent', 'goal'\]"):
+    with pytest.raises(
+        HandoffError, match=r"no field 'gaol'; it has \['action', 'agent', 'goal'\]"
+    ):
         pretrain(config, demos, tmp_path, no_progress)
 
 
-def test_data_that_are_not_finite_are_refused(demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_data_that_are_not_finite_are_refused(
+    demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     read = EpisodeStore.read
 
-    def damaged(store: EpisodeStore, episode: int, stream: str, fields: list[str]) -> dict[str, np.ndarray]:
+    def damaged(
+        store: EpisodeStore, episode: int, stream: str, fields: list[str]
+    ) -> dict[str, np.ndarray]:
         values = read(store, episode, stream, fields)
         if episode == 3:
             values["agent"][5, 1] = np.nan
@@ -179,7 +191,11 @@ def test_an_empty_store_is_refused(tmp_path: Path):
 
 def test_of_the_policies_kept_on_the_way_the_last_is_the_result(demos: Path, tmp_path: Path):
     pretrain(replace(CONFIG, keep_every=20), demos, tmp_path, no_progress)
-    assert sorted(folder.name for folder in tmp_path.glob("step-*")) == ["step-20", "step-40", "step-60"]
+    assert sorted(folder.name for folder in tmp_path.glob("step-*")) == [
+        "step-20",
+        "step-40",
+        "step-60",
+    ]
     assert_same_weights(tmp_path / "step-60", tmp_path)
     early, late = read_weights(tmp_path / "step-20"), read_weights(tmp_path / "step-60")
     assert early.keys() == late.keys()
@@ -192,7 +208,9 @@ TRANSFORMER = TransformerConfig(layers=1, heads=2, width=16, dropout=0.2)
 
 @pytest.mark.parametrize("network", [UNET, TRANSFORMER], ids=["unet", "transformer"])
 def test_other_networks_learn_and_act(network: NetworkConfig, demos: Path, tmp_path: Path):
-    config = replace(CONFIG, policy=replace(TINY, network=network), training=replace(TRAINING, steps=250))
+    config = replace(
+        CONFIG, policy=replace(TINY, network=network), training=replace(TRAINING, steps=250)
+    )
     metrics = pretrain(config, demos, tmp_path, no_progress)
     assert metrics["loss"] < 0.7 * read_curve(tmp_path)[0]["loss"]
     assert read_card(tmp_path).model == config.policy

@@ -25,7 +25,11 @@ def test_the_embedding_has_the_fastest_and_slowest_frequency_at_its_ends():
 @pytest.mark.parametrize("changed", ["noisy", "timestep", "observation"])
 def test_the_velocity_depends_on_every_input(changed: str):
     network = denoiser()
-    inputs = {"noisy": torch.randn(1, 4, 2), "timestep": torch.tensor([3]), "observation": torch.randn(1, 2, 3)}
+    inputs = {
+        "noisy": torch.randn(1, 4, 2),
+        "timestep": torch.tensor([3]),
+        "observation": torch.randn(1, 2, 3),
+    }
     other = inputs | {changed: inputs[changed] + 1}
     assert not torch.allclose(network(*inputs.values()), network(*other.values()))
 
@@ -34,5 +38,7 @@ def test_rows_do_not_see_one_another():
     network = denoiser()
     noisy, level, observation = torch.randn(8, 4, 2), torch.arange(8), torch.randn(8, 2, 3)
     together = network(noisy, level, observation)
-    alone = torch.cat([network(noisy[i : i + 1], level[i : i + 1], observation[i : i + 1]) for i in range(8)])
+    alone = torch.cat(
+        [network(noisy[i : i + 1], level[i : i + 1], observation[i : i + 1]) for i in range(8)]
+    )
     assert torch.allclose(together, alone, atol=1e-5)

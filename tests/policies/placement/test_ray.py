@@ -1,4 +1,5 @@
-"""Worlds on a real Ray cluster of two nodes of this machine; one is killed, and the numbers stay what they were."""
+"""Worlds on a real Ray cluster of two nodes of this machine; one is killed, and the numbers stay
+what they were."""
 
 import os
 from collections.abc import Iterator
@@ -20,14 +21,25 @@ from policies.rl.finetuning.config import VlaPracticeConfig
 from policies.rl.finetuning.vla import VlaPractice
 from robots.errors import HandoffError
 from tests.beds.word_line import WordLine
-from tests.policies.placement.test_vec_env import Refusing, chunks, refuses_and_goes_on, same, same_step, unmade
+from tests.policies.placement.test_vec_env import (
+    Refusing,
+    chunks,
+    refuses_and_goes_on,
+    same,
+    same_step,
+    unmade,
+)
 from tests.policies.rl.collection.test_pipelined_collector import DECISIONS
 from tests.policies.rl.on_policy.test_token_actor import LEARNING, reading
 
 WORLDS = 6
 HERE = ClusterConfig()
 MEMORY = 100 * 2**20
-QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+QUICK = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 4,
+}
 """A node that is gone is one after two seconds."""
 
 
@@ -38,7 +50,12 @@ def nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
-    head = {"num_cpus": 2, "object_store_memory": MEMORY, "include_dashboard": False, "_system_config": QUICK}
+    head = {
+        "num_cpus": 2,
+        "object_store_memory": MEMORY,
+        "include_dashboard": False,
+        "_system_config": QUICK,
+    }
     cluster = Cluster(initialize_head=True, head_node_args=head)
     os.environ["RAY_ADDRESS"] = str(cluster.address)
     try:
@@ -61,7 +78,11 @@ def second(nodes: Any) -> Iterator[Any]:
 
 def kill(node: Any) -> None:
     """The power goes: everything of a node at once."""
-    roots = [psutil.Process(process.process.pid) for kind in node.all_processes.values() for process in kind]
+    roots = [
+        psutil.Process(process.process.pid)
+        for kind in node.all_processes.values()
+        for process in kind
+    ]
     for process in [child for root in roots for child in root.children(recursive=True)] + roots:
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -74,17 +95,24 @@ def simulators(worlds: PlacedWorlds) -> list[RaySimulator]:
 
 
 @pytest.mark.parametrize(("parts", "number"), [(1, 1), (2, 2)])
-def test_worlds_of_a_cluster_answer_as_those_of_this_process(second: Any, parts: int, number: int) -> None:
+def test_worlds_of_a_cluster_answer_as_those_of_this_process(
+    second: Any, parts: int, number: int
+) -> None:
     here, there = WordLine(WORLDS), PlacedWorlds(WordLine, WORLDS, parts, number, HERE)
     try:
-        assert len({simulator.where["node"] for simulator in simulators(there)}) == number, "spread over the nodes"
+        assert len({simulator.where["node"] for simulator in simulators(there)}) == number, (
+            "spread over the nodes"
+        )
         same(here.reset(range(WORLDS)), there.reset(range(WORLDS)))
         for chunk in chunks(8):
             one = here.step(chunk)
             same_step(one, there.step(chunk))
             over = np.flatnonzero(one.terminated | one.truncated)
             if len(over):
-                same(here.reset(over.tolist(), over.tolist()), there.reset(over.tolist(), over.tolist()))
+                same(
+                    here.reset(over.tolist(), over.tolist()),
+                    there.reset(over.tolist(), over.tolist()),
+                )
         state = here.save()
         same(state, there.save())
         there.step(chunks(1)[0])
@@ -96,7 +124,9 @@ def test_worlds_of_a_cluster_answer_as_those_of_this_process(second: Any, parts:
 
 
 @pytest.mark.parametrize("save_every", [3, 64])
-def test_a_node_that_is_killed_changes_no_number(second: Any, save_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_is_killed_changes_no_number(
+    second: Any, save_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ray_process, "SAVE_EVERY", save_every)
 
     def practised(placement: PlacementConfig, killed: Any = None) -> tuple[Any, list[RaySimulator]]:
@@ -109,7 +139,9 @@ def test_a_node_that_is_killed_changes_no_number(second: Any, save_every: int, m
                 if number == 1 and killed is not None:
                     kill(killed)
                 practice.rollout(DECISIONS)
-            return policy.state_dict(), simulators(env) if isinstance(env, PlacedWorlds) and killed else []
+            return policy.state_dict(), simulators(env) if isinstance(
+                env, PlacedWorlds
+            ) and killed else []
         finally:
             env.close()
 
@@ -139,7 +171,8 @@ def test_a_node_that_is_killed_beside_the_pipeline_is_told_of_and_made_up_for(
         heard = [part.receive().steps[0] for part in there.parts]
         place = np.concatenate([step.observation["place"] for step in heard])
         np.testing.assert_array_equal(place, here.step(chunks(1)[0]).observation["place"])
-        # Answers may have been there before the node was gone; what is asked now is lost for certain.
+        # Answers may have been there before the node was gone; what is asked now is lost for
+        # certain.
         same_step(here.step(chunks(2)[1]), there.step(chunks(2)[1]))
         assert "its worlds go on in another actor" in caplog.text
     finally:
@@ -157,7 +190,9 @@ def test_worlds_that_end_their_process_again_and_again_are_given_up(nodes: Any) 
     worlds = PlacedWorlds(Refusing, WORLDS, 1, 1, HERE)
     try:
         worlds.reset(range(WORLDS))
-        with pytest.raises(HandoffError, match="simulator 0: its actor died 4 times at the same question"):
+        with pytest.raises(
+            HandoffError, match="simulator 0: its actor died 4 times at the same question"
+        ):
             worlds.step(np.full((WORLDS, 3, 2), 5.0))
         with pytest.raises(HandoffError, match="died 4 times"):
             worlds.reset(range(WORLDS))
@@ -180,20 +215,26 @@ def test_worlds_that_cannot_be_made_say_why(nodes: Any, make: Any, about: str) -
 def test_other_code_on_a_node_is_refused(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_process, "code_version", lambda module: "0" * 64)
     with pytest.raises(
-        HandoffError, match=r"simulator 0: .* has the code of tests.beds.word_line .*, here 000000000000"
+        HandoffError,
+        match=r"simulator 0: .* has the code of tests.beds.word_line .*, here 000000000000",
     ):
         PlacedWorlds(WordLine, WORLDS, 1, 1, HERE)
 
 
 def test_a_cluster_without_room_says_what_there_is(nodes: Any) -> None:
-    with pytest.raises(HandoffError, match=r"no room for 3 simulators within 1 s: each asks for 1 CPU .* have 2 CPU"):
+    with pytest.raises(
+        HandoffError,
+        match=r"no room for 3 simulators within 1 s: each asks for 1 CPU .* have 2 CPU",
+    ):
         PlacedWorlds(WordLine, WORLDS, 1, 3, ClusterConfig(patience_s=1.0))
     room = PlacedWorlds(WordLine, WORLDS, 1, 2, HERE)
     room.close()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "nowhere", "auto"])
-def test_an_address_where_nobody_answers_is_told_of(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_where_nobody_answers_is_told_of(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import ray
 
     ray.shutdown()

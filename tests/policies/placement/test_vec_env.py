@@ -1,4 +1,5 @@
-"""Worlds in processes: they answer as those of this one, and leave nothing behind, however it ends."""
+"""Worlds in processes: they answer as those of this one, and leave nothing behind, however it
+ends."""
 
 import multiprocessing
 import os
@@ -66,7 +67,12 @@ def same_step(one: Step, other: Step) -> None:
 
 def test_arrays_come_out_of_a_block_as_they_went_in():
     rng = np.random.default_rng(0)
-    told = {"a": rng.normal(size=(3, 2)), "b": np.arange(5, dtype=np.uint8), "none": np.zeros((0, 4)), "c": np.ones(1)}
+    told = {
+        "a": rng.normal(size=(3, 2)),
+        "b": np.arange(5, dtype=np.uint8),
+        "none": np.zeros((0, 4)),
+        "c": np.ones(1),
+    }
     told["a again"] = told["a"]
     form = form_of(told)
     here = Block.make(size_of(form))
@@ -142,7 +148,10 @@ def test_worlds_that_end_start_from_the_next_seeds_in_the_order_of_the_parts():
             for part in there.parts:
                 part.send([right], starts)
             heard = [part.receive() for part in there.parts]
-            taken = sum(int(((part.steps[0].terminated) & (part.steps[0].executed > 0)).sum()) for part in heard)
+            taken = sum(
+                int(((part.steps[0].terminated) & (part.steps[0].executed > 0)).sum())
+                for part in heard
+            )
             starts = starts[taken:] + list(range(starts[-1] + 1, starts[-1] + 1 + taken))
         alone = WordLine(4)
         alone.reset(range(4))
@@ -152,7 +161,9 @@ def test_worlds_that_end_start_from_the_next_seeds_in_the_order_of_the_parts():
             over = np.flatnonzero((step.terminated | step.truncated) & (step.executed > 0))
             if len(over):
                 alone.reset([next(upcoming) for _ in over], over.tolist())
-        assert starts[0] == next(upcoming) > 101, "both have begun as many episodes, and more than one"
+        assert starts[0] == next(upcoming) > 101, (
+            "both have begun as many episodes, and more than one"
+        )
         np.testing.assert_array_equal(there.save()["place"], alone.place)
     finally:
         there.close()
@@ -167,7 +178,9 @@ def refuses_and_goes_on(worlds: PlacedWorlds) -> None:
         with pytest.raises(HandoffError, match="simulator 1: refusing: a step beyond 2"):
             worlds.step(bad)
         worlds.parts[0].send([chunks(1)[0][:3]])
-        assert worlds.reset(range(WORLDS))["place"].shape == (WORLDS, 1), "what was sent is forgotten"
+        assert worlds.reset(range(WORLDS))["place"].shape == (WORLDS, 1), (
+            "what was sent is forgotten"
+        )
         worlds.step(chunks(1)[0])
     finally:
         worlds.close()
@@ -183,7 +196,9 @@ def test_a_simulator_that_dies_is_named_with_its_exit_code():
         worlds.reset(range(WORLDS))
         bad = chunks(1)[0]
         bad[5] = 5.0
-        with pytest.raises(HandoffError, match=r"simulator 1 \(process \d+\) died with exit code 7"):
+        with pytest.raises(
+            HandoffError, match=r"simulator 1 \(process \d+\) died with exit code 7"
+        ):
             worlds.step(bad)
     finally:
         worlds.close()
@@ -240,7 +255,9 @@ if __name__ == "__main__":
     print(*sorted({{share.simulator.process.pid for share in worlds.shares}}), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     pids = [int(word) for word in done.stdout.split()]
     assert len(pids) == 2
@@ -257,7 +274,10 @@ if __name__ == "__main__":
         (lambda worlds: worlds.reset([1], [0]), "the first reset must start all 6"),
         (lambda worlds: worlds.reset([1]), "1 seeds for 6 worlds"),
         (lambda worlds: worlds.reset([1], [9]), "different numbers in 0..5"),
-        (lambda worlds: worlds.step(np.zeros((2, 2))), r"action of shape \(2, 2\), expected \(6, 2\)"),
+        (
+            lambda worlds: worlds.step(np.zeros((2, 2))),
+            r"action of shape \(2, 2\), expected \(6, 2\)",
+        ),
         (lambda worlds: worlds.parts[0].receive(), "heard before it was asked"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Success classifier: labels, split, learning, files, graph; its threshold must come from a policy's states."""
+"""Success classifier: labels, split, learning, files, graph; its threshold must come from a
+policy's states."""
 
 from __future__ import annotations
 
@@ -39,17 +40,32 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.spec import FieldSpec
-from robots.success import SUCCESS_KEY, SuccessContract, ThresholdReport, choose_threshold, report_threshold
+from robots.success import (
+    SUCCESS_KEY,
+    SuccessContract,
+    ThresholdReport,
+    choose_threshold,
+    report_threshold,
+)
 from sim.engines.mujoco import MujocoConfig
 from sim.make import find_task
 from sim.recording.play import PlayConfig, play
 from tests.policies.kill import run_until_killed
 
 TINY = ClassifierConfig(
-    fields=("lamp", "arm"), channels=(8, 8), embeddings=2, picture_width=16, vector_width=8, hidden=(16,), shift=1
+    fields=("lamp", "arm"),
+    channels=(8, 8),
+    embeddings=2,
+    picture_width=16,
+    vector_width=8,
+    hidden=(16,),
+    shift=1,
 )
 CONFIG = TrainSuccessConfig(
-    classifier=TINY, training=TrainingConfig(steps=60, learning_rate=1e-2, batch_size=32, precision="fp32", log_every=5)
+    classifier=TINY,
+    training=TrainingConfig(
+        steps=60, learning_rate=1e-2, batch_size=32, precision="fp32", log_every=5
+    ),
 )
 SCHEMA = EpisodeSchema(
     name="lamp",
@@ -67,7 +83,8 @@ SCHEMA = EpisodeSchema(
 
 
 def write_lamps(path: Path, episodes: int, seed: int) -> Path:
-    """Episodes of ten steps in which a bright spot appears, somewhere in the picture; then the task is solved."""
+    """Episodes of ten steps in which a bright spot appears, somewhere in the picture; then the task
+    is solved."""
     rng = np.random.default_rng(seed)
     with EpisodeStore.create(path, SCHEMA) as store, store.writer() as writer:
         for _ in range(episodes):
@@ -76,15 +93,25 @@ def write_lamps(path: Path, episodes: int, seed: int) -> Path:
             row, column = rng.integers(2, 8), rng.integers(2, 12)
             lamp[solved, row : row + 3, column : column + 3] += 180
             reward = np.append(solved[1:], True).astype(np.float32)
-            writer.append({"policy": {"lamp": lamp, "arm": rng.normal(0.0, 0.1, (10, 2)), "reward": reward}}, {})
+            writer.append(
+                {"policy": {"lamp": lamp, "arm": rng.normal(0.0, 0.1, (10, 2)), "reward": reward}},
+                {},
+            )
     return path
 
 
 @pytest.fixture(scope="module")
 def lamps(tmp_path_factory: pytest.TempPathFactory) -> LabelledSteps:
     folder = tmp_path_factory.mktemp("lamps")
-    demonstrations = read_labelled_steps(write_lamps(folder / "demos", 10, seed=0), TINY, by_policy=False)
-    return join_steps([demonstrations, read_labelled_steps(write_lamps(folder / "policy", 30, seed=1), TINY, True)])
+    demonstrations = read_labelled_steps(
+        write_lamps(folder / "demos", 10, seed=0), TINY, by_policy=False
+    )
+    return join_steps(
+        [
+            demonstrations,
+            read_labelled_steps(write_lamps(folder / "policy", 30, seed=1), TINY, True),
+        ]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +130,9 @@ def test_a_reward_labels_the_observation_that_followed(tmp_path: Path):
 def test_a_misspelt_label_is_refused(tmp_path: Path):
     path = write_lamps(tmp_path / "store", 1, seed=3)
     with pytest.raises(HandoffError, match="label 'key'"):
-        read_labelled_steps(path, ClassifierConfig(fields=("lamp",), label_field="key"), by_policy=True)
+        read_labelled_steps(
+            path, ClassifierConfig(fields=("lamp",), label_field="key"), by_policy=True
+        )
 
 
 def test_joined_episodes_keep_apart(lamps: LabelledSteps):
@@ -133,7 +162,9 @@ class Recorder(SuccessClassifier):
 
 
 def test_half_of_a_batch_are_successes(lamps: LabelledSteps):
-    rare = lamps.rows(np.concatenate([np.flatnonzero(lamps.success)[:3], np.flatnonzero(~lamps.success)]))
+    rare = lamps.rows(
+        np.concatenate([np.flatnonzero(lamps.success)[:3], np.flatnonzero(~lamps.success)])
+    )
     classifier = Recorder(rare.observation, TINY)
     classification_loss(classifier, rare, CONFIG, "fp32")(0)
     bright = classifier.seen["lamp"].flatten(1).amax(dim=1) >= 180
@@ -148,7 +179,9 @@ def test_the_loss_of_an_update_is_a_function_of_its_number(lamps: LabelledSteps)
 
 def test_one_class_alone_is_refused(lamps: LabelledSteps):
     with pytest.raises(HandoffError, match="0 successes and"):
-        classification_loss(SuccessClassifier(lamps.observation, TINY), lamps.rows(~lamps.success), CONFIG, "fp32")
+        classification_loss(
+            SuccessClassifier(lamps.observation, TINY), lamps.rows(~lamps.success), CONFIG, "fp32"
+        )
 
 
 def test_a_shift_repeats_the_edge():
@@ -170,8 +203,13 @@ def test_a_saved_classifier_answers_as_it_did(trained: Path, lamps: LabelledStep
     split = split_steps(lamps, CONFIG)
     classifier, card = load_classifier(trained)
     judge = lamps.rows(split.judge & lamps.by_policy)
-    report = report_threshold(probabilities(classifier, judge.fields), judge.success, judge.episode, card.detector)
-    assert (report.precision.share, report.recall.share) == (card.report["precision"], card.report["recall"])
+    report = report_threshold(
+        probabilities(classifier, judge.fields), judge.success, judge.episode, card.detector
+    )
+    assert (report.precision.share, report.recall.share) == (
+        card.report["precision"],
+        card.report["recall"],
+    )
     assert (card.task, card.rate_hz, card.model) == ("lamp", 10.0, TINY)
 
 
@@ -199,7 +237,9 @@ def test_a_killed_training_ends_with_the_very_weights_it_would_have_had(
 def test_onnx_answers_as_torch(trained: Path, lamps: LabelledSteps):
     classifier, card = load_classifier(trained)
     model = to_onnx(classifier, card)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     for size in (1, 7, 100):
         fields = {name: values[:size] for name, values in lamps.fields.items()}
         (answer,) = session.run(["probability"], fields)
@@ -210,17 +250,22 @@ def test_onnx_answers_as_torch(trained: Path, lamps: LabelledSteps):
 
 
 class Brightness(nn.Module):
-    """A frozen encoder with a learned scale that must not change: smallest and largest value per channel."""
+    """A frozen encoder with a learned scale that must not change: smallest and largest value per
+    channel."""
 
     def __init__(self, scale: float = 2.0) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(scale), requires_grad=False)
 
     def forward(self, picture_BCHW: torch.Tensor) -> torch.Tensor:
-        return self.scale * torch.cat([picture_BCHW.amin(dim=(2, 3)), picture_BCHW.amax(dim=(2, 3))], dim=1)
+        return self.scale * torch.cat(
+            [picture_BCHW.amin(dim=(2, 3)), picture_BCHW.amax(dim=(2, 3))], dim=1
+        )
 
 
-def test_an_encoder_that_is_handed_in_is_used_and_stays_frozen(lamps: LabelledSteps, tmp_path: Path):
+def test_an_encoder_that_is_handed_in_is_used_and_stays_frozen(
+    lamps: LabelledSteps, tmp_path: Path
+):
     report = train_success(CONFIG, lamps, tmp_path, no_progress, {"lamp": Brightness()})
     assert report["precision"] > 0.95
     classifier, card = load_classifier(tmp_path, {"lamp": Brightness(scale=0.0)})
@@ -238,11 +283,15 @@ def test_a_frozen_encoder_stays_in_evaluation_mode(lamps: LabelledSteps):
     assert (frozen.training, learning.training) == (False, True)
 
 
-def test_a_policy_that_never_succeeds_needs_the_share_of_successes_to_come(lamps: LabelledSteps, tmp_path: Path):
+def test_a_policy_that_never_succeeds_needs_the_share_of_successes_to_come(
+    lamps: LabelledSteps, tmp_path: Path
+):
     hopeless = lamps.rows(~lamps.by_policy | ~lamps.success)
     with pytest.raises(HandoffError, match="0 successes of"):
         train_success(CONFIG, hopeless, tmp_path, no_progress)
-    told = TrainSuccessConfig(classifier=TINY, training=CONFIG.training, precision=0.8, success_share=0.3)
+    told = TrainSuccessConfig(
+        classifier=TINY, training=CONFIG.training, precision=0.8, success_share=0.3
+    )
     report = train_success(told, hopeless, tmp_path, no_progress)
     assert report["recall_n"] == 0
     assert report["false_positives"] < 0.1
@@ -272,7 +321,9 @@ def test_pictures_are_not_widened_on_their_way_in(lamps: LabelledSteps):
     assert (tensors["lamp"].dtype, tensors["arm"].dtype) == (torch.uint8, torch.float32)
 
 
-def test_evaluation_does_not_disturb_the_random_stream_or_the_weights(trained: Path, lamps: LabelledSteps):
+def test_evaluation_does_not_disturb_the_random_stream_or_the_weights(
+    trained: Path, lamps: LabelledSteps
+):
     classifier, _ = load_classifier(trained)
     before, state = digest_weights(classifier), torch.get_rng_state()
     probabilities(classifier, lamps.fields)
@@ -293,9 +344,17 @@ def switches(tmp_path_factory: pytest.TempPathFactory) -> tuple[LabelledSteps, L
     folder, worlds = tmp_path_factory.mktemp("switch"), MujocoConfig(reward="sparse")
     task = find_task("flip_switch")
     expert = PlayConfig(
-        steps=60, weights=(0, 0, 0, 0, 0, 1), duration=(20, 20), slowest=0.99, noise=0.0, batch=32, worlds=worlds
+        steps=60,
+        weights=(0, 0, 0, 0, 0, 1),
+        duration=(20, 20),
+        slowest=0.99,
+        noise=0.0,
+        batch=32,
+        worlds=worlds,
     )
-    clumsy = PlayConfig(steps=60, weights=(0.1, 0.1, 0.1, 0.05, 0.05, 0.6), noise=0.01, batch=64, worlds=worlds)
+    clumsy = PlayConfig(
+        steps=60, weights=(0.1, 0.1, 0.1, 0.05, 0.05, 0.6), noise=0.01, batch=64, worlds=worlds
+    )
     play(task, range(32), folder / "demos", expert)
     play(task, range(1000, 1064), folder / "policy", clumsy)
     return (
@@ -304,13 +363,17 @@ def switches(tmp_path_factory: pytest.TempPathFactory) -> tuple[LabelledSteps, L
     )
 
 
-def test_precision_on_held_out_states_of_a_policy_is_095(switches: tuple[LabelledSteps, LabelledSteps], tmp_path: Path):
+def test_precision_on_held_out_states_of_a_policy_is_095(
+    switches: tuple[LabelledSteps, LabelledSteps], tmp_path: Path
+):
     report = train_success(SWITCH, join_steps(switches), tmp_path, no_progress)
     assert report["precision"] >= 0.95
     assert report["recall"] >= 0.90
 
 
-def test_no_threshold_is_found_for_shuffled_labels(switches: tuple[LabelledSteps, LabelledSteps], tmp_path: Path):
+def test_no_threshold_is_found_for_shuffled_labels(
+    switches: tuple[LabelledSteps, LabelledSteps], tmp_path: Path
+):
     steps = join_steps(switches)
     shuffled = steps._replace(success=np.random.default_rng(0).permutation(steps.success))
     with pytest.raises(HandoffError, match="precision is"):
@@ -321,23 +384,35 @@ def test_a_threshold_from_demonstrations_is_less_precise_on_a_policys_states_tha
     switches: tuple[LabelledSteps, LabelledSteps], tmp_path: Path
 ):
     demonstrations, policy = switches
-    classifier = fit_classifier(SWITCH, demonstrations.rows(demonstrations.episode < 16), tmp_path, no_progress)
+    classifier = fit_classifier(
+        SWITCH, demonstrations.rows(demonstrations.episode < 16), tmp_path, no_progress
+    )
     judge = policy.rows(policy.episode >= 32)
 
     def judged(held_out: LabelledSteps) -> ThresholdReport:
         threshold = choose_threshold(probabilities(classifier, held_out.fields), held_out.success)
         detector = with_threshold(SWITCH.detector, threshold)
-        return report_threshold(probabilities(classifier, judge.fields), judge.success, judge.episode, detector)
+        return report_threshold(
+            probabilities(classifier, judge.fields), judge.success, judge.episode, detector
+        )
 
-    too_easy, fair = judged(demonstrations.rows(demonstrations.episode >= 16)), judged(policy.rows(policy.episode < 32))
+    too_easy, fair = (
+        judged(demonstrations.rows(demonstrations.episode >= 16)),
+        judged(policy.rows(policy.episode < 32)),
+    )
     assert too_easy.precision.high < fair.precision.low
     assert too_easy.false_episodes.k > fair.false_episodes.k
 
 
 def test_a_classifier_is_shown_differences_beside_its_vectors():
     specs = {"hand": FieldSpec(shape=(3,)), "goal": FieldSpec(shape=(2,))}
-    classifier = SuccessClassifier(specs, ClassifierConfig(fields=("hand", "goal"), differences=(("hand", "goal"),)))
-    fields = {"hand": np.array([[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]]), "goal": np.array([[0.0, 2.0], [0.0, 8.0]])}
+    classifier = SuccessClassifier(
+        specs, ClassifierConfig(fields=("hand", "goal"), differences=(("hand", "goal"),))
+    )
+    fields = {
+        "hand": np.array([[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]]),
+        "goal": np.array([[0.0, 2.0], [0.0, 8.0]]),
+    }
     classifier.fit(fields)
     # Means of the differences [1, 0] and [3, -4] stand behind those of the vectors.
     assert classifier.normalize.centre.tolist() == [2.0, 3.0, 0.0, 0.0, 5.0, 2.0, -2.0]
@@ -345,28 +420,43 @@ def test_a_classifier_is_shown_differences_beside_its_vectors():
 
 
 def test_a_classifier_can_be_shown_the_difference_alone():
-    specs = {"hand": FieldSpec(shape=(2,)), "goal": FieldSpec(shape=(2,)), "speed": FieldSpec(shape=(1,))}
-    config = ClassifierConfig(fields=tuple(specs), differences=(("hand", "goal"),), differences_only=True)
+    specs = {
+        "hand": FieldSpec(shape=(2,)),
+        "goal": FieldSpec(shape=(2,)),
+        "speed": FieldSpec(shape=(1,)),
+    }
+    config = ClassifierConfig(
+        fields=tuple(specs), differences=(("hand", "goal"),), differences_only=True
+    )
     classifier = SuccessClassifier(specs, config).eval()
     classifier.fit({"hand": np.eye(2), "goal": np.zeros((2, 2)), "speed": np.array([[1.0], [3.0]])})
     assert classifier.normalize.centre.tolist() == [2.0, 0.5, 0.5]
     here, there = (
-        {"hand": torch.tensor([[0.1 + by, 0.2]]), "goal": torch.tensor([[by, 0.2]]), "speed": torch.ones(1, 1)}
+        {
+            "hand": torch.tensor([[0.1 + by, 0.2]]),
+            "goal": torch.tensor([[by, 0.2]]),
+            "speed": torch.ones(1, 1),
+        }
         for by in (0.0, 8.0)
     )
-    assert torch.allclose(classifier(here), classifier(there), atol=1e-5), "the same success in another place"
+    assert torch.allclose(classifier(here), classifier(there), atol=1e-5), (
+        "the same success in another place"
+    )
 
 
 def test_a_difference_of_unknown_vectors_is_refused():
     with pytest.raises(HandoffError, match="'hand' and 'goal'"):
         SuccessClassifier(
-            {"hand": FieldSpec(shape=(2,))}, ClassifierConfig(fields=("hand",), differences=(("hand", "goal"),))
+            {"hand": FieldSpec(shape=(2,))},
+            ClassifierConfig(fields=("hand",), differences=(("hand", "goal"),)),
         )
 
 
 def test_a_classifier_is_shown_close_ups_through_tanh_behind_the_rest():
     specs = {"hand": FieldSpec(shape=(2,)), "goal": FieldSpec(shape=(2,))}
-    config = ClassifierConfig(fields=tuple(specs), differences=(("hand", "goal"),), close_ups=(("goal", 0.5),))
+    config = ClassifierConfig(
+        fields=tuple(specs), differences=(("hand", "goal"),), close_ups=(("goal", 0.5),)
+    )
     classifier = SuccessClassifier(specs, config)
     fields = {"hand": np.zeros((2, 2)), "goal": np.array([[0.5, 100.0], [-0.5, 100.0]])}
     classifier.fit(fields)
@@ -378,4 +468,7 @@ def test_a_classifier_is_shown_close_ups_through_tanh_behind_the_rest():
 @pytest.mark.parametrize("close_up", [("cube", 0.1), ("hand", 0.0)])
 def test_an_impossible_close_up_is_refused(close_up: tuple[str, float]):
     with pytest.raises(HandoffError, match="no close-up"):
-        SuccessClassifier({"hand": FieldSpec(shape=(2,))}, ClassifierConfig(fields=("hand",), close_ups=(close_up,)))
+        SuccessClassifier(
+            {"hand": FieldSpec(shape=(2,))},
+            ClassifierConfig(fields=("hand",), close_ups=(close_up,)),
+        )

@@ -12,7 +12,8 @@ LIMIT = 7
 
 
 class Counting:
-    """Worlds that observe their seed and their steps, are paid the step's number, and freeze when they end.
+    """Worlds that observe their seed and their steps, are paid the step's number, and freeze when
+    they end.
 
     World 0 is solved at step 3 of every episode, the others never.
     """
@@ -21,7 +22,10 @@ class Counting:
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
-        self.observation_spec: Mapping[str, FieldSpec] = {"seed": FieldSpec(shape=(1,)), "step": FieldSpec(shape=(1,))}
+        self.observation_spec: Mapping[str, FieldSpec] = {
+            "seed": FieldSpec(shape=(1,)),
+            "step": FieldSpec(shape=(1,)),
+        }
         self.action_spec = ActionSpec(low=(-9.0,), high=(9.0,))
         self.seeds, self.steps = np.zeros(num_envs), np.zeros(num_envs)
         self.done: list[tuple[int, list[float]]] = []

@@ -7,8 +7,11 @@ from robots.wire.steps import Steps, plain_steps
 from tests.policies.rl.slow_replay import SlowReplay
 
 
-def episode(rewards: list[float], number: int = 0, end: str = "terminated", first: int = 0) -> Steps:
-    """Steps `first`, `first` + 1, ... of one episode; step i observes i, then i + 1, and acts 0.1 i."""
+def episode(
+    rewards: list[float], number: int = 0, end: str = "terminated", first: int = 0
+) -> Steps:
+    """Steps `first`, `first` + 1, ... of one episode; step i observes i, then i + 1, and acts 0.1
+    i."""
     n = len(rewards)
     index = first + np.arange(n)
     last = index == first + n - 1

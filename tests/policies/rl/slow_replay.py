@@ -1,4 +1,5 @@
-"""A replay as slow and plain as it can be, against which the fast one is tested; and random episodes for both."""
+"""A replay as slow and plain as it can be, against which the fast one is tested; and random
+episodes for both."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ class SlowReplay:
                 if self.steps[earlier]["episode"] == steps.episode[row]:
                     self.next_of_episode[earlier] = len(self.steps)
                     break
-            self.steps.append({name: value[row] for name, value in steps._asdict().items() if len(value)})
+            self.steps.append(
+                {name: value[row] for name, value in steps._asdict().items() if len(value)}
+            )
 
     def stored(self) -> range:
         return range(max(0, len(self.steps) - self.config.capacity), len(self.steps))
@@ -56,8 +59,12 @@ class SlowReplay:
         return {
             "observation": self.steps[serial]["observation"],
             "action": actions.reshape(-1),
-            "reward": sum(config.discount**k * self.steps[one]["reward"] for k, one in enumerate(run)),
-            "toggles": sum(config.discount**k * self.steps[one]["toggle"] for k, one in enumerate(run)),
+            "reward": sum(
+                config.discount**k * self.steps[one]["reward"] for k, one in enumerate(run)
+            ),
+            "toggles": sum(
+                config.discount**k * self.steps[one]["toggle"] for k, one in enumerate(run)
+            ),
             "discount": 0.0 if self.ended(run[-1]) else config.discount ** len(run),
             "next_observation": last["next_observation"],
             "demo": self.steps[serial]["demo"],
@@ -83,7 +90,8 @@ class SlowReplay:
 
 
 def random_batches(rng: np.random.Generator, batches: int, largest: int) -> list[Steps]:
-    """Batches of up to `largest` steps of interleaved episodes, some steps of which are missing; O = 2, A = 1."""
+    """Batches of up to `largest` steps of interleaved episodes, some steps of which are missing; O
+    = 2, A = 1."""
     running = dict.fromkeys(range(4), 0)
     fresh, made = 4, []
     for _ in range(batches):

@@ -1,4 +1,5 @@
-"""Actor and learner as processes that die by SIGKILL: no committed step is lost, none is taken twice."""
+"""Actor and learner as processes that die by SIGKILL: no committed step is lost, none is taken
+twice."""
 
 from __future__ import annotations
 
@@ -17,7 +18,17 @@ from real.hil.journal import Journal
 from real.hil.learner_client import Link
 from tests.beds.point_reach import PointReach
 from tests.beds.vec_env import BedActions, BedEnv, ExpertOperator
-from tests.policies.rl.training import LONG, TOKEN, Counted, Serving, act, buffers, learn, link_config, loaded
+from tests.policies.rl.training import (
+    LONG,
+    TOKEN,
+    Counted,
+    Serving,
+    act,
+    buffers,
+    learn,
+    link_config,
+    loaded,
+)
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -61,12 +72,17 @@ def wait_for(condition, what: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_killed_learner_loses_and_doubles_nothing_and_the_actor_never_waits_for_it(tmp_path: Path) -> None:
+def test_a_killed_learner_loses_and_doubles_nothing_and_the_actor_never_waits_for_it(
+    tmp_path: Path,
+) -> None:
     folder, port = tmp_path / "learner", free_port()
     learner = LearnerProcess(folder, port)
     acted: list[Acted] = []
     env = BedEnv(PointReach)
-    with Journal(tmp_path / "journal") as journal, Link(journal, link_config(port), TOKEN, tmp_path) as link:
+    with (
+        Journal(tmp_path / "journal") as journal,
+        Link(journal, link_config(port), TOKEN, tmp_path) as link,
+    ):
         actor = Actor(
             env,
             ExpertOperator(env.bed, 10, 3),
@@ -81,7 +97,10 @@ def test_a_killed_learner_loses_and_doubles_nothing_and_the_actor_never_waits_fo
         learner.until(30)
         then = time.time_ns()
         saved = folder / STATE
-        wait_for(lambda: saved.exists() and saved.stat().st_mtime_ns > then, "no checkpoint after 30 updates")
+        wait_for(
+            lambda: saved.exists() and saved.stat().st_mtime_ns > then,
+            "no checkpoint after 30 updates",
+        )
         assert learner.end(signal.SIGKILL) == -signal.SIGKILL
         made = len(acted)
         wait_for(lambda: len(acted) >= made + 100, "the actor stands still without its learner")
@@ -99,7 +118,9 @@ def test_a_killed_learner_loses_and_doubles_nothing_and_the_actor_never_waits_fo
     replay = loaded(folder)
     assert replay["number"].tolist() == [int(one.steps.number[0]) for one in acted]
     assert replay["episode"].tolist() == [int(one.steps.episode[0]) for one in acted]
-    assert np.array_equal(replay["observation"], np.concatenate([one.steps.observation for one in acted]))
+    assert np.array_equal(
+        replay["observation"], np.concatenate([one.steps.observation for one in acted])
+    )
     assert np.array_equal(replay["action"], np.concatenate([one.steps.action for one in acted]))
     corrections = np.concatenate([one.steps.observation[one.steps.intervention] for one in acted])
     _, demos = buffers()
@@ -116,7 +137,9 @@ def test_an_actor_killed_while_it_writes_loses_no_committed_step_and_uses_no_epi
     with Serving(tmp_path / "learner") as serving:
         for die_at in (35, 0, 61):
             options = {"record": record, "die_at": die_at}
-            process = SPAWN.Process(target=act, args=(tmp_path / "journal", serving.port, 200), kwargs=options)
+            process = SPAWN.Process(
+                target=act, args=(tmp_path / "journal", serving.port, 200), kwargs=options
+            )
             process.start()
             process.join(LONG)
             assert process.exitcode == -signal.SIGKILL
@@ -133,12 +156,16 @@ def test_an_actor_killed_while_it_writes_loses_no_committed_step_and_uses_no_epi
     assert not replay["terminated"][34]
 
 
-def test_with_several_steps_per_entry_a_crash_loses_only_the_entry_that_was_open(tmp_path: Path) -> None:
+def test_with_several_steps_per_entry_a_crash_loses_only_the_entry_that_was_open(
+    tmp_path: Path,
+) -> None:
     record = tmp_path / "record"
     with Serving(tmp_path / "learner") as serving:
         # Entries of four: the eighth is torn.
         options = {"record": record, "die_at": 31, "commit_every": 4}
-        process = SPAWN.Process(target=act, args=(tmp_path / "journal", serving.port, 200), kwargs=options)
+        process = SPAWN.Process(
+            target=act, args=(tmp_path / "journal", serving.port, 200), kwargs=options
+        )
         process.start()
         process.join(LONG)
         assert process.exitcode == -signal.SIGKILL

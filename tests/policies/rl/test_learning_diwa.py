@@ -1,18 +1,21 @@
-"""D3: DiWA on a bed: an imitation of a shaking hand practises in the dreams of a model of play, and in no world.
+"""D3: DiWA on a bed: an imitation of a shaking hand practises in the dreams of a model of play, and
+in no world.
 
-PointReach, with the product's own parts from store to policy: 15 demonstrations by a person whose hand shakes are
-imitated; 20,000 steps of play train the world model and its classifier; PPO over denoising steps practises in what they
-imagine; what comes out is tried in the real bed, 400 episodes. Asked for, seeds 0 to 4: practice adds at least 20
-points of success (AdaStop); and where the model knows two fifths of the play, what is imagined exceeds what is real by
-more without the weight of cloning (alpha = 0) than with it (.05).
+PointReach, with the product's own parts from store to policy: 15 demonstrations by a person whose
+hand shakes are imitated; 20,000 steps of play train the world model and its classifier; PPO over
+denoising steps practises in what they imagine; what comes out is tried in the real bed, 400
+episodes. Asked for, seeds 0 to 4: practice adds at least 20 points of success (AdaStop); and where
+the model knows two fifths of the play, what is imagined exceeds what is real by more without the
+weight of cloning (alpha = 0) than with it (.05).
 
-Settings were chosen with seed 100 in view. On it, in the dreams of all of the play: imitation .338, in its dreams .47;
-alpha .05, 40 rollouts .518 and .738; alpha 0, 40 rollouts .685 and .908, 100 rollouts .978 and 1. So alpha = 0 shows no
-wider gap there, and the second question is put to a model that knows less. After 60 rollouts practice with alpha .05 is
-still on its way (seeds 0 to 4: .342 to .549); after 120, seed 100 has come from .283 to .785, and .968 of its dreams.
-On a tenth of the play seed 100 came to .345 in the bed and .85 in dreams with alpha .05, .243 and .98 with 0; but
-there, and on a fifth, the classifiers of some of seeds 0 to 4 are not as precise as asked for (.8), and are refused. On
-two fifths none is.
+Settings were chosen with seed 100 in view. On it, in the dreams of all of the play: imitation .338,
+in its dreams .47; alpha .05, 40 rollouts .518 and .738; alpha 0, 40 rollouts .685 and .908, 100
+rollouts .978 and 1. So alpha = 0 shows no wider gap there, and the second question is put to a
+model that knows less. After 60 rollouts practice with alpha .05 is still on its way (seeds 0 to 4:
+.342 to .549); after 120, seed 100 has come from .283 to .785, and .968 of its dreams. On a tenth of
+the play seed 100 came to .345 in the bed and .85 in dreams with alpha .05, .243 and .98 with 0; but
+there, and on a fifth, the classifiers of some of seeds 0 to 4 are not as precise as asked for (.8),
+and are refused. On two fifths none is.
 """
 
 from collections.abc import Sequence
@@ -44,7 +47,8 @@ from tests.beds.race import better, runs
 pytestmark = pytest.mark.slow
 
 DEMONSTRATIONS, NOISE = 15, 0.8
-"""Of half as many as in RL-100's check, so that there is something to gain; the noise is the same."""
+"""Of half as many as in RL-100's check, so that there is something to gain; the noise is the
+same."""
 WORLDS, EPISODES = 50, 400
 PLAYED, LITTLE, LENGTH = 200, 80, 100
 """Episodes of play, those of a model that knows little, and their steps."""
@@ -66,10 +70,16 @@ MODEL = WorldModelConfig(
     fields=("state", "ways"),
     close_ups=(("ways", 0.05),),
     sizes=WorldModelSizes(recurrent=128, hidden=(128,)),
-    training=TrainingConfig(steps=3000, learning_rate=1e-3, batch_size=64, max_grad_norm=10.0, preflight_seconds=0.0),
+    training=TrainingConfig(
+        steps=3000, learning_rate=1e-3, batch_size=64, max_grad_norm=10.0, preflight_seconds=0.0
+    ),
     success=TrainSuccessConfig(
         classifier=ClassifierConfig(
-            fields=(LATENT,), label_field="success", vector_width=128, hidden=(128,), differences_only=False
+            fields=(LATENT,),
+            label_field="success",
+            vector_width=128,
+            hidden=(128,),
+            differences_only=False,
         ),
         training=TrainingConfig(steps=1500, learning_rate=1e-3, preflight_seconds=0.0),
         precision=0.9,
@@ -84,7 +94,9 @@ MODEL_OF_LITTLE = replace(
 )
 FIELDS = {
     "state": FieldSpec(shape=(7,), about="what the bed observes"),
-    "ways": FieldSpec(shape=(4,), unit="m", about="from the point to the thing, from the thing to the goal"),
+    "ways": FieldSpec(
+        shape=(4,), unit="m", about="from the point to the thing, from the thing to the goal"
+    ),
     "action": FieldSpec(shape=(3,)),
 }
 
@@ -127,14 +139,16 @@ def shown(folder: Path, seed: int) -> Path:
     bed = PointReach(10, seed)
     steps = rollouts(bed, shaking(bed, NOISE, seed), DEMONSTRATIONS, demo=True)
     episode, state, action = (
-        np.concatenate([getattr(one, name) for one in steps]) for name in ("episode", "observation", "action")
+        np.concatenate([getattr(one, name) for one in steps])
+        for name in ("episode", "observation", "action")
     )
     parts = [np.flatnonzero(episode == number) for number in np.unique(episode)]
     return write(folder, [{"state": state[rows], "action": action[rows]} for rows in parts])
 
 
 def played(folder: Path, seed: int, count: int) -> Path:
-    """Play: there and back with a hand that turns, to what lies about or past it, and by what the person would do."""
+    """Play: there and back with a hand that turns, to what lies about or past it, and by what the
+    person would do."""
     bed, draw = PointReach(count, 3000 + seed), np.random.default_rng([seed, 7])
     left = np.zeros(count, np.int64)
     place, misjudged = np.zeros((count, 2)), np.zeros((count, 2))
@@ -151,7 +165,9 @@ def played(folder: Path, seed: int, count: int) -> Path:
         way /= np.maximum(1.0, np.abs(way).max(axis=1, keepdims=True))
         turned = np.where(np.abs(way).max(axis=1) < 0.5, hand, 0.0)
         own = np.concatenate([way, turned[:, None]], axis=1)
-        action = np.where(person[:, None], bed.expert(misjudged), own) + draw.normal(0.0, 0.3, (count, 3))
+        action = np.where(person[:, None], bed.expert(misjudged), own) + draw.normal(
+            0.0, 0.3, (count, 3)
+        )
         action = np.clip(action, -1.0, 1.0)
         frame = {"state": bed.observe(), "action": action.astype(np.float32)}
         bed.move(action)
@@ -174,7 +190,9 @@ def finetuning(cloning: float, rollouts: int, seed: int) -> FinetuneConfig:
         max_grad_norm=0.5,
         cloning=cloning,
     )
-    practice = DppoPracticeConfig(walk=DppoConfig(steps=5, chain=RL100_CHAIN), learning=learning, critic=(128, 128))
+    practice = DppoPracticeConfig(
+        walk=DppoConfig(steps=5, chain=RL100_CHAIN), learning=learning, critic=(128, 128)
+    )
     return FinetuneConfig(practice=practice, rollouts=rollouts, decisions=60, seed=seed)
 
 
@@ -202,7 +220,11 @@ def dreamt(policy: Path, dreams: VecEnv, seed: int) -> float:
     success = over
     while not over.all():
         made = dreams.step(act(observation["state"]))
-        observation, over, success = made.observation, made.terminated | made.truncated, made.info["success"]
+        observation, over, success = (
+            made.observation,
+            made.terminated | made.truncated,
+            made.info["success"],
+        )
     return float(success.mean())
 
 
@@ -217,14 +239,22 @@ def imitated(root: Path, seed: int) -> Path:
     return base
 
 
-def practised(root: Path, base: Path, model: Path, cloning: float, rollouts: int, seed: int) -> list[float]:
+def practised(
+    root: Path, base: Path, model: Path, cloning: float, rollouts: int, seed: int
+) -> list[float]:
     """What practice in dreams makes of it: in the bed, and in dreams."""
     from policies.rl.finetuning.finetune import finetune
     from policies.world_model.imagined_env import Dreams
 
     out, limit = root / f"practised-{cloning}", PointReach.max_steps
     out.mkdir()
-    finetune(finetuning(cloning, rollouts, seed), base, partial(Dreams, model, 100, limit), out, no_progress)
+    finetune(
+        finetuning(cloning, rollouts, seed),
+        base,
+        partial(Dreams, model, 100, limit),
+        out,
+        no_progress,
+    )
     return [solved(out, seed), dreamt(out, Dreams(model, EPISODES, limit), seed)]
 
 
@@ -245,7 +275,10 @@ def much(seed: int) -> Much:
     with TemporaryDirectory() as folder:
         root = Path(folder)
         base, model = imitated(root, seed), dreaming(root, MODEL, PLAYED, seed)
-        before = [solved(base, seed), dreamt(base, Dreams(model, EPISODES, PointReach.max_steps), seed)]
+        before = [
+            solved(base, seed),
+            dreamt(base, Dreams(model, EPISODES, PointReach.max_steps), seed),
+        ]
         return Much(*before, *practised(root, base, model, 0.05, ROLLOUTS, seed))
 
 

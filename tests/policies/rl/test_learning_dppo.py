@@ -1,15 +1,17 @@
 """D1: DPPO lifts a weak diffusion policy; beside it PPO on a Gaussian from the same demonstrations.
 
-BimodalReach, demonstrations of which 45 % run straight into the obstacle, so that what imitates them solves about half.
-200,000 steps of practice in 50 worlds. Asked for, seeds 0 to 4: DPPO solves at least 90 % at its end, and significantly
-more (AdaStop) than the policy it began as; and it is steadier than PPO on a Gaussian whose mean imitated the same
-demonstrations: the worst stretch of its practice, once the policy learns, is better (AdaStop). At first the third was
-who got further.
+BimodalReach, demonstrations of which 45 % run straight into the obstacle, so that what imitates
+them solves about half. 200,000 steps of practice in 50 worlds. Asked for, seeds 0 to 4: DPPO solves
+at least 90 % at its end, and significantly more (AdaStop) than the policy it began as; and it is
+steadier than PPO on a Gaussian whose mean imitated the same
+demonstrations: the worst stretch of its practice, once the policy learns, is better (AdaStop). At
+first the third was who got further.
 
-At five seeds (9e9a5bd): DPPO 1, 1, 1, 1, 1; imitation .405, .4, .405, .545, .465: met. The Gaussian 1, 1, 1, 1, 1, too;
-at worst DPPO .548, .536, .584, .62, .572, the Gaussian .408, .488, .648, .696, .376, so the third is missed either way:
-every step costs 1 here, and practice tells a Gaussian the way at once. Settings were chosen with seed 100 in view;
-there the released clips of .001 to .01 and rate of 1e-4 had come from .25 to .29 after 20 rollouts.
+At five seeds (9e9a5bd): DPPO 1, 1, 1, 1, 1; imitation .405, .4, .405, .545, .465: met. The Gaussian
+1, 1, 1, 1, 1, too; at worst DPPO .548, .536, .584, .62, .572, the Gaussian .408, .488, .648, .696,
+.376, so the third is missed either way: every step costs 1 here, and practice tells a Gaussian the
+way at once. Settings were chosen with seed 100 in view; there the released clips of .001 to .01 and
+rate of 1e-4 had come from .25 to .29 after 20 rollouts.
 """
 
 from functools import partial
@@ -40,11 +42,22 @@ WORLDS, DECISIONS, ROLLOUTS = 50, 100, 40
 EPISODES = 200
 WIDE, SHIFT = np.array([2.0, 1.0], np.float32), np.array([1.0, 0.0], np.float32)
 DPPO = OnPolicyConfig(
-    ppo=PpoConfig(clip=0.1), least_clip=0.01, actor_rate=3e-4, batch_size=1000, epochs=5, critic_warm_up=2
+    ppo=PpoConfig(clip=0.1),
+    least_clip=0.01,
+    actor_rate=3e-4,
+    batch_size=1000,
+    epochs=5,
+    critic_warm_up=2,
 )
-"""Wider clips and a higher rate than released: 5,000 decisions a rollout where DPPO has ten times as many."""
+"""Wider clips and a higher rate than released: 5,000 decisions a rollout where DPPO has ten times
+as many."""
 PPO = OnPolicyConfig(
-    ppo=PpoConfig(clip=0.2), least_clip=None, batch_size=500, epochs=5, critic_warm_up=2, target_kl=0.1
+    ppo=PpoConfig(clip=0.2),
+    least_clip=None,
+    batch_size=500,
+    epochs=5,
+    critic_warm_up=2,
+    target_kl=0.1,
 )
 
 
@@ -58,7 +71,8 @@ class Practised(NamedTuple):
 
     @property
     def worst(self) -> float:
-        """Mean success of the worst five rollouts in a row, of those behind the critic's warm-up."""
+        """Mean success of the worst five rollouts in a row, of those behind the critic's
+        warm-up."""
         return float(np.convolve(self.curve[DPPO.critic_warm_up :], np.full(5, 0.2), "valid").min())
 
 
@@ -71,7 +85,9 @@ def shown(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """What 50 demonstrations saw and did."""
     bed = BimodalReach(10, seed)
     steps = rollouts(bed, detours(bed, seed, straight=0.45), 50, demo=True)
-    observation, action = (np.concatenate([getattr(one, name) for one in steps]) for name in ("observation", "action"))
+    observation, action = (
+        np.concatenate([getattr(one, name) for one in steps]) for name in ("observation", "action")
+    )
     return see(observation), torch.from_numpy(action.astype(np.float32))
 
 
@@ -93,7 +109,9 @@ def imitating(seed: int, updates: int = 2000) -> DiffusionPolicy:
     draw = np.random.default_rng([seed, 1])
     for _ in range(updates):
         rows = torch.from_numpy(draw.integers(0, len(seen), 256))
-        batch = Batch(Observed(seen[rows]), action[rows, None], torch.zeros(256, 1, dtype=torch.bool))
+        batch = Batch(
+            Observed(seen[rows]), action[rows, None], torch.zeros(256, 1, dtype=torch.bool)
+        )
         optimizer.zero_grad()
         policy.loss(batch, draw).backward()
         optimizer.step()
@@ -108,10 +126,14 @@ def critic(seed: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(128, 1))
 
 
-def practised(seed: int, actor, config: OnPolicyConfig, rollouts_made: int = ROLLOUTS) -> list[float]:
+def practised(
+    seed: int, actor, config: OnPolicyConfig, rollouts_made: int = ROLLOUTS
+) -> list[float]:
     """Learns; returns the success of practice, rollout by rollout."""
     value = critic(seed)
-    collector = practice(BimodalReach(WORLDS, 1000 + seed), actor, value, see, config.discount, seed)
+    collector = practice(
+        BimodalReach(WORLDS, 1000 + seed), actor, value, see, config.discount, seed
+    )
     learner = OnPolicyLearner(config, actor, value, seed)
     curve = []
     for _ in range(rollouts_made):
@@ -126,7 +148,9 @@ def solved(seed: int, actor) -> float:
     generator = torch.Generator().manual_seed(seed)
 
     def act(observation: np.ndarray) -> np.ndarray:
-        return actor.decide(see(observation), generator, deterministic=True)[0].reshape(-1, 2).numpy()
+        return (
+            actor.decide(see(observation), generator, deterministic=True)[0].reshape(-1, 2).numpy()
+        )
 
     return success_rate(BimodalReach(50, 2000 + seed), act, EPISODES)
 
@@ -139,7 +163,14 @@ def dppo(seed: int, rollouts_made: int = ROLLOUTS) -> Practised:
 
 def gaussian_ppo(seed: int) -> Practised:
     torch.manual_seed(seed)
-    mean = nn.Sequential(nn.Flatten(), nn.Linear(2, 128), nn.Mish(), nn.Linear(128, 128), nn.Mish(), nn.Linear(128, 2))
+    mean = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(2, 128),
+        nn.Mish(),
+        nn.Linear(128, 128),
+        nn.Mish(),
+        nn.Linear(128, 2),
+    )
     seen, action = shown(seed)
     optimizer, draw = torch.optim.Adam(mean.parameters(), 1e-3), np.random.default_rng([seed, 1])
     for _ in range(2000):
@@ -154,9 +185,13 @@ def gaussian_ppo(seed: int) -> Practised:
 
 @pytest.fixture(scope="module")
 def scores() -> dict[str, list[float]]:
-    found = runs({"dppo": dppo, "imitation": partial(dppo, rollouts_made=0), "gaussian": gaussian_ppo})
+    found = runs(
+        {"dppo": dppo, "imitation": partial(dppo, rollouts_made=0), "gaussian": gaussian_ppo}
+    )
     columns = {name: [one.solved for one in practised] for name, practised in found.items()}
-    return columns | {f"{name} at worst": [one.worst for one in found[name]] for name in ("dppo", "gaussian")}
+    return columns | {
+        f"{name} at worst": [one.worst for one in found[name]] for name in ("dppo", "gaussian")
+    }
 
 
 def test_dppo_lifts_a_weak_policy(scores: dict[str, list[float]]) -> None:

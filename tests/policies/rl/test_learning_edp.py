@@ -1,14 +1,17 @@
-"""B3: a diffusion policy that uses Q keeps both ways round an obstacle and arrives sooner than its data.
+"""B3: a diffusion policy that uses Q keeps both ways round an obstacle and arrives sooner than its
+data.
 
-Asked for: seeds 0 to 4, 400 scripted ways, a quarter of which go straight into the obstacle, 3,000 updates, 100
-episodes each. Each side is taken in at least 25 % of the episodes, and the return, minus the number of steps, is
-significantly above that of the negative control, the same diffusion policy cloned without Q.
+Asked for: seeds 0 to 4, 400 scripted ways, a quarter of which go straight into the obstacle, 3,000
+updates, 100 episodes each. Each side is taken in at least 25 % of the episodes, and the return,
+minus the number of steps, is significantly above that of the negative control, the same diffusion
+policy cloned without Q.
 
-The bars and the seeds were fixed before any run; sizes and settings were chosen with seed 0 in view, and the data were
-changed three times after such looks. From detours alone every form of EDP did worse than its clone: no datum tells
-what the obstacle's front is worth, and Q's extrapolation leads there. Then EDP's form: `td3` with a choice among ten
-candidates returned -14.7, the best of all, but took one side in 99 % of the episodes (without the choice 94 %), so it
-is `iql` that is held to the claim. Two sides that are equally good in truth are never so in an estimate.
+The bars and the seeds were fixed before any run; sizes and settings were chosen with seed 0 in
+view, and the data were changed three times after such looks. From detours alone every form of EDP
+did worse than its clone: no datum tells what the obstacle's front is worth, and Q's extrapolation
+leads there. Then EDP's form: `td3` with a choice among ten candidates returned -14.7, the best of
+all, but took one side in 99 % of the episodes (without the choice 94 %), so it is `iql` that is
+held to the claim. Two sides that are equally good in truth are never so in an estimate.
 """
 
 import json
@@ -49,7 +52,8 @@ EPISODES = 100
 
 
 def travelled(seed: int, config: EdpConfig, notes: Path) -> float:
-    """Mean return of a learner, drawn actions; the shares of episodes over and under the obstacle go to a file."""
+    """Mean return of a learner, drawn actions; the shares of episodes over and under the obstacle
+    go to a file."""
     bed = BimodalReach(20, seed)
     replay = Replay(ReplayConfig(capacity=20_000, discount=0.97), 2, 2)
     for steps in rollouts(bed, detours(bed, seed, straight=STRAIGHT), 400):

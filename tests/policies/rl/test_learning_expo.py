@@ -1,20 +1,23 @@
 """Learning check of EXPO with its ablations as negative controls, on a pendulum.
 
-4,000 steps of uniform actions, then 1,500 of practice with half of every minibatch from either. Score: the mean of the
-deterministic policy's return over 20 episodes, taken every 250 steps of practice; -1,220 is what uniform actions get.
-EXPO is to beat, by AdaStop at alpha .05 with seeds 0 to 4 (bars fixed before any run, beta and sizes after a look at
-seed 0):
+4,000 steps of uniform actions, then 1,500 of practice with half of every minibatch from either.
+Score: the mean of the deterministic policy's return over 20 episodes, taken every 250 steps of
+practice; -1,220 is what uniform actions get. EXPO is to beat, by AdaStop at alpha .05 with seeds 0
+to 4 (bars fixed before any run, beta and sizes after a look at seed 0):
 - `base only`: the imitated base policy alone acts, one sample, no edits and no choice;
-- `policy backup`: the target values one edited sample instead of the best candidate; acting still takes the best.
-`best of base`, as many candidates but none edited, is raced and printed, and nothing is claimed of it.
+- `policy backup`: the target values one edited sample instead of the best candidate; acting still
+  takes the best.
+`best of base`, as many candidates but none edited, is raced and printed, and nothing is claimed of
+it.
 
-Reduced to fit two cores in five minutes: networks of 64-64, 5 critics for 10, 4 + 4 candidates for 8 + 8, K = 5 for
-10, batch 64 for 256, 2 critic steps per step of practice for 20 (4 per update, and an update per two steps), learning
-rate 1e-3 and tau .02 for 3e-4 and .005. Rewards are divided by 10, the discount is .95. Beta is .2 of the paper's .05
-to .7: with greater ones a single edited sample comes close to the best action by itself.
+Reduced to fit two cores in five minutes: networks of 64-64, 5 critics for 10, 4 + 4 candidates for
+8 + 8, K = 5 for 10, batch 64 for 256, 2 critic steps per step of practice for 20 (4 per update, and
+an update per two steps), learning rate 1e-3 and tau .02 for 3e-4 and .005. Rewards are divided by
+10, the discount is .95. Beta is .2 of the paper's .05 to .7: with greater ones a single edited
+sample comes close to the best action by itself.
 
-With seeds 0 to 4 both claims hold; `best of base` is ahead of EXPO (-906 against -949 in the mean), so the edits earn
-nothing here.
+With seeds 0 to 4 both claims hold; `best of base` is ahead of EXPO (-906 against -949 in the mean),
+so the edits earn nothing here.
 """
 
 from dataclasses import replace
@@ -40,7 +43,9 @@ from tests.beds.race import better, race
 pytestmark = pytest.mark.slow
 
 STEPS, IMITATION, EVERY, WORLDS = 1_500, 500, 250, 2
-ONLINE = OnlineConfig(batch_size=64, demo_share=0.5, minibatches=4, updates_per_step=0.5, training_starts=0)
+ONLINE = OnlineConfig(
+    batch_size=64, demo_share=0.5, minibatches=4, updates_per_step=0.5, training_starts=0
+)
 SMALL = MlpSizes(hidden=(64, 64), activation="relu")
 EXPO = ExpoConfig(
     sac=SacConfig(

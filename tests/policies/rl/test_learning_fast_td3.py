@@ -1,21 +1,25 @@
 """Learning checks of FastTD3: mixed noise finds and follows; a pendulum in many worlds is swung up.
 
-HazardReach, told sparsely: every step costs 1 until the goal, nine steps away, is met; nothing else tells where it is.
-The disc is of no account here. Claims, bars fixed before any run with the seeds reported (0 to 4), settings after
-looks at seeds 100 to 103:
-- of the episodes in practice, noise included, mixed noise solves more than the smallest of its deviations for all
-  worlds, and more than the largest, both by AdaStop;
-- the policy without noise then solves 90 % of fresh episodes on average, with the smallest deviation at most 10 %.
-Negative controls: with mixed noise, but nothing that tells of the goal, the policy solves at most 10 %; so it does
-without any noise. PQL claims more, that mixed noise is ahead of any single deviation. That is told and not asked: one
-between the two, and a geometric ladder, run beside the others.
+HazardReach, told sparsely: every step costs 1 until the goal, nine steps away, is met; nothing else
+tells where it is. The disc is of no account here. Claims, bars fixed before any run with the seeds
+reported (0 to 4), settings after looks at seeds 100 to 103:
+- of the episodes in practice, noise included, mixed noise solves more than the smallest of its
+  deviations for all worlds, and more than the largest, both by AdaStop;
+- the policy without noise then solves 90 % of fresh episodes on average, with the smallest
+  deviation at most 10 %.
+Negative controls: with mixed noise, but nothing that tells of the goal, the policy solves at most
+10 %; so it does without any noise. PQL claims more, that mixed noise is ahead of any single
+deviation. That is told and not asked: one between the two, and a geometric ladder, run beside the
+others.
 
-Pendulum: the mean return after 600 steps of 64 worlds is above -200; where every world is paid what its neighbour has
-earned it stays below -800 (negative control). Here PQL's claim is asked, in the mean: after 400 steps mixed noise,
-[.02, 1], returns more than .02, .2 and 1 for all worlds; whether AdaStop can tell them apart is told. At seeds 100 and
-101 that was so: -179 and -197 against -183 and -982, -191 and -427, -1,317 and -161.
+Pendulum: the mean return after 600 steps of 64 worlds is above -200; where every world is paid what
+its neighbour has earned it stays below -800 (negative control). Here PQL's claim is asked, in the
+mean: after 400 steps mixed noise, [.02, 1], returns more than .02, .2 and 1 for all worlds; whether
+AdaStop can tell them apart is told. At seeds 100 and 101 that was so: -179 and -197 against -183
+and -982, -191 and -427, -1,317 and -161.
 
-Reduced: 64 worlds, networks of 64 units and batches of 256, of 128 and 1,024 or 512 at the pendulum, as fits one core.
+Reduced: 64 worlds, networks of 64 units and batches of 256, of 128 and 1,024 or 512 at the
+pendulum, as fits one core.
 """
 
 import sys
@@ -47,7 +51,8 @@ LAYERS = MlpSizes(hidden=(64, 64), activation="relu", layer_norm=False)
 
 
 def practised(seed: int, noise: MixedNoiseConfig, told: bool, ends: Path) -> float:
-    """Share of the episodes of practice that were solved; that of 100 fresh ones goes to a file in `ends`."""
+    """Share of the episodes of practice that were solved; that of 100 fresh ones goes to a file in
+    `ends`."""
     config = FastTd3Config(
         critic=LAYERS,
         actor=LAYERS,
@@ -72,9 +77,13 @@ def practised(seed: int, noise: MixedNoiseConfig, told: bool, ends: Path) -> flo
         if told:
             return steps
         # Whoever is not told takes the goal for a time limit.
-        return steps._replace(terminated=np.zeros(WORLDS, bool), truncated=steps.truncated | steps.terminated)
+        return steps._replace(
+            terminated=np.zeros(WORLDS, bool), truncated=steps.truncated | steps.terminated
+        )
 
-    online = OnlineConfig(batch_size=256, demo_share=0.0, updates_per_step=2.0 / WORLDS, training_starts=10 * WORLDS)
+    online = OnlineConfig(
+        batch_size=256, demo_share=0.0, updates_per_step=2.0 / WORLDS, training_starts=10 * WORLDS
+    )
     replay = Replay(ReplayConfig(capacity=COLLECTIONS * WORLDS, discount=DISCOUNT), 2, 2)
     learn(learner, Batches(online, replay), collect, online, COLLECTIONS * WORLDS, seed)
     rate = success_rate(HazardReach(50, 2000 + seed), learner.act, 100)
@@ -99,7 +108,10 @@ def test_mixed_noise_finds_and_follows(tmp_path: Path) -> None:
         "none": (single(0.0), True),
     }
     shares = race(
-        {name: partial(practised, noise=noise, told=told, ends=tmp_path) for name, (noise, told) in arms.items()}
+        {
+            name: partial(practised, noise=noise, told=told, ends=tmp_path)
+            for name, (noise, told) in arms.items()
+        }
     )
     ends = {
         name: [
@@ -120,11 +132,17 @@ def test_mixed_noise_finds_and_follows(tmp_path: Path) -> None:
 
 
 def swung(
-    seed: int, noise: MixedNoiseConfig, own: bool = True, collections: int = 600, batch_size: int = 1024
+    seed: int,
+    noise: MixedNoiseConfig,
+    own: bool = True,
+    collections: int = 600,
+    batch_size: int = 1024,
 ) -> float:
-    """Mean return of 100 fresh episodes after training; without `own` every world is paid its neighbour's reward."""
+    """Mean return of 100 fresh episodes after training; without `own` every world is paid its
+    neighbour's reward."""
     layers = MlpSizes(hidden=(128, 128), activation="relu", layer_norm=False)
-    # Rewards are a tenth of the bed's, whose least is -16.3, and the discount sums up fifty of them: room for two.
+    # Rewards are a tenth of the bed's, whose least is -16.3, and the discount sums up fifty of
+    # them: room for two.
     config = FastTd3Config(
         critic=layers,
         actor=layers,
@@ -145,7 +163,10 @@ def swung(
         return steps._replace(reward=0.1 * (steps.reward if own else np.roll(steps.reward, 1)))
 
     online = OnlineConfig(
-        batch_size=batch_size, demo_share=0.0, updates_per_step=2.0 / WORLDS, training_starts=10 * WORLDS
+        batch_size=batch_size,
+        demo_share=0.0,
+        updates_per_step=2.0 / WORLDS,
+        training_starts=10 * WORLDS,
     )
     replay = Replay(ReplayConfig(capacity=collections * WORLDS, discount=0.98), 3, 1)
     learn(learner, Batches(online, replay), collect, online, collections * WORLDS, seed)
@@ -154,16 +175,26 @@ def swung(
 
 def test_many_pendulums_are_swung_up() -> None:
     released = MixedNoiseConfig()
-    returns = race({"own": partial(swung, noise=released), "neighbour's": partial(swung, noise=released, own=False)})
+    returns = race(
+        {
+            "own": partial(swung, noise=released),
+            "neighbour's": partial(swung, noise=released, own=False),
+        }
+    )
     assert np.mean(returns["own"]) > -200.0
     assert np.mean(returns["neighbour's"]) < -800.0
 
 
 def test_mixed_noise_swings_up_sooner_than_any_single_deviation() -> None:
     singles = (0.02, 0.2, 1.0)
-    noises = {"mixed": MixedNoiseConfig(low=singles[0], high=singles[-1])} | {str(one): single(one) for one in singles}
+    noises = {"mixed": MixedNoiseConfig(low=singles[0], high=singles[-1])} | {
+        str(one): single(one) for one in singles
+    }
     returns = race(
-        {name: partial(swung, noise=noise, collections=400, batch_size=512) for name, noise in noises.items()}
+        {
+            name: partial(swung, noise=noise, collections=400, batch_size=512)
+            for name, noise in noises.items()
+        }
     )
     told = [name for name in noises if name != "mixed" and better(returns, "mixed", name)]
     sys.stdout.write(f"significantly: {told}\n")

@@ -1,25 +1,28 @@
 """B1: f-DVL solves what IQL solves, and keeps its values where XQL's run away.
 
-Asked for: seeds 0 to 4. On steps that cost 1 (6,000 updates, 100 episodes each) chi2, the conjugate with
-advantages in tenths of a step's reward, and TV, both with lambda .9, solve at least 70 % and IQL is not significantly
-better. With a reward of 10 at the goal, after 2,500 updates no |V| of f-DVL exceeds twice the largest return there is;
-that of XQL does (negative control). The temperature of XQL and chi2 is .1; TV does not depend on it.
+Asked for: seeds 0 to 4. On steps that cost 1 (6,000 updates, 100 episodes each) chi2, the conjugate
+with advantages in tenths of a step's reward, and TV, both with lambda .9, solve at least 70 % and
+IQL is not significantly better. With a reward of 10 at the goal, after 2,500 updates no |V| of
+f-DVL exceeds twice the largest return there is; that of XQL does (negative control). The
+temperature of XQL and chi2 is .1; TV does not depend on it.
 
-chi2's own error is bounded by 2 (2 lambda - 1) / lambda temperatures per step over 1 - discount, here 9 of the 10 that
-are paid; below a temperature of .1 its slope, as XQL's, grows too steep for the learner.
+chi2's own error is bounded by 2 (2 lambda - 1) / lambda temperatures per step over 1 - discount,
+here 9 of the 10 that are paid; below a temperature of .1 its slope, as XQL's, grows too steep for
+the learner.
 
-The bars and the seeds were fixed before any run; sizes and settings were chosen with seed 0 in view. The test of
-values that run away is the third form of it: in two milder ones XQL did not.
+The bars and the seeds were fixed before any run; sizes and settings were chosen with seed 0 in
+view. The test of values that run away is the third form of it: in two milder ones XQL did not.
 
-Critics and values of the first test have LayerNorm, all three's, and targets that follow by .1 an update. With it IQL
-solves 1, 1, 1, 1, 1 and TV 1, 1, 1, .03, 1; without it TV 1, .38, 1, .03, 0 and chi2 1, 0, 1, 0, 0: TV's slopes are
-smaller than the expectile's, and the goal's value crosses the maze later. The second test does without: with LayerNorm
-no value exceeds 1.02 times the largest return, XQL's neither, and nothing would be told apart.
+Critics and values of the first test have LayerNorm, all three's, and targets that follow by .1 an
+update. With it IQL solves 1, 1, 1, 1, 1 and TV 1, 1, 1, .03, 1; without it TV 1, .38, 1, .03, 0 and
+chi2 1, 0, 1, 0, 0: TV's slopes are smaller than the expectile's, and the goal's value crosses the
+maze later. The second test does without: with LayerNorm no value exceeds 1.02 times the largest
+return, XQL's neither, and nothing would be told apart.
 
-Missed so far. Success: chi2, whose error makes the start look as near to the goal as the way ahead, with LayerNorm .29,
-.45, 0, 0, 0. Values, with targets that follow by .03: TV at most 2.24, 1.6 to 1.9
-with the other seeds, chi2 2.5 to 5.6, XQL 8.4 to 17.4. By .1, chi2's run away further than XQL's (283 to 1,878 against
-93 to 114).
+Missed so far. Success: chi2, whose error makes the start look as near to the goal as the way ahead,
+with LayerNorm .29, .45, 0, 0, 0. Values, with targets that follow by .03: TV at most 2.24, 1.6 to
+1.9 with the other seeds, chi2 2.5 to 5.6, XQL 8.4 to 17.4. By .1, chi2's run away further than
+XQL's (283 to 1,878 against 93 to 114).
 """
 
 from dataclasses import replace

@@ -1,12 +1,14 @@
-"""Learning check of gSDE: it swings a pendulum up as plain SAC does, and shakes the motor half as much meanwhile.
+"""Learning check of gSDE: it swings a pendulum up as plain SAC does, and shakes the motor half as
+much meanwhile.
 
-Claims (bars fixed before any run, settings after a look at seed 100): after 10,000 steps on Pendulum both return more
-than -200 on average, and the mean change of the action from one step to the next, over all of the training, is at
-least two times smaller with gSDE. Negative control: gSDE with a matrix drawn at every step shakes as plain SAC does.
+Claims (bars fixed before any run, settings after a look at seed 100): after 10,000 steps on
+Pendulum both return more than -200 on average, and the mean change of the action from one step to
+the next, over all of the training, is at least two times smaller with gSDE. Negative control: gSDE
+with a matrix drawn at every step shakes as plain SAC does.
 
-Reduced against what is usual on Pendulum: networks of 64 units, batch 128, 10,000 steps instead of 20,000. With
-6,000 the first of these bars was missed, by SAC: -208, for one seed of five had not learned to swing up (-390). Those
-10,000 have not been run with all seeds yet.
+Reduced against what is usual on Pendulum: networks of 64 units, batch 128, 10,000 steps instead of
+20,000. With 6,000 the first of these bars was missed, by SAC: -208, for one seed of five had not
+learned to swing up (-390). Those 10,000 have not been run with all seeds yet.
 """
 
 import sys
@@ -70,9 +72,13 @@ def swung(seed: int, gsde: int, shakes: Path) -> float:
 
 def test_it_reaches_what_sac_reaches_with_half_the_shaking(tmp_path: Path) -> None:
     arms = {"sac": 0, "gsde": HOLD, "every step": 1}
-    returns = race({name: partial(swung, gsde=gsde, shakes=tmp_path) for name, gsde in arms.items()})
+    returns = race(
+        {name: partial(swung, gsde=gsde, shakes=tmp_path) for name, gsde in arms.items()}
+    )
     shakes = {
-        name: float(np.mean([float((tmp_path / f"{gsde}-{seed}").read_text()) for seed in range(5)]))
+        name: float(
+            np.mean([float((tmp_path / f"{gsde}-{seed}").read_text()) for seed in range(5)])
+        )
         for name, gsde in arms.items()
     }
     sys.stdout.write(f"mean change of the action: {shakes}\n")

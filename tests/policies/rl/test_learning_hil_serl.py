@@ -1,16 +1,20 @@
-"""Learning check of HIL-SERL: a person who steps in less and less, and demonstrations, teach a hand to carry.
+"""Learning check of HIL-SERL: a person who steps in less and less, and demonstrations, teach a hand
+to carry.
 
-PointReach with its hand and its sparse reward. Claims (bars fixed before any run, settings after a look at seed 0),
-five seeds:
-- the deterministic policy, left alone, solves at least 95 % of 100 fresh episodes after at most 15,000 steps;
-- at the same number of steps HIL-SERL solves more than the same learner without the person (RLPD), and that more than
-  without demonstrations as well (SAC), both by AdaStop at alpha .05;
-- in the last 20 episodes of training the person acts in less than 5 % of the steps. Negative control: as ready to act
-  as they are then, they act in more than 10 % of the steps of a policy that has not learned;
-- with the toggles' penalty the hand turns round less often per episode of training than with a penalty of 0.
+PointReach with its hand and its sparse reward. Claims (bars fixed before any run, settings after a
+look at seed 0), five seeds:
+- the deterministic policy, left alone, solves at least 95 % of 100 fresh episodes after at most
+  15,000 steps;
+- at the same number of steps HIL-SERL solves more than the same learner without the person (RLPD),
+  and that more than without demonstrations as well (SAC), both by AdaStop at alpha .05;
+- in the last 20 episodes of training the person acts in less than 5 % of the steps. Negative
+  control: as ready to act as they are then, they act in more than 10 % of the steps of a policy
+  that has not learned;
+- with the toggles' penalty the hand turns round less often per episode of training than with a
+  penalty of 0.
 
-Unlike the released code: networks of 64 units, batch 128, ten worlds side by side, returns over three steps instead of
-one, and the policy acts with a running mean of its weights.
+Unlike the released code: networks of 64 units, batch 128, ten worlds side by side, returns over
+three steps instead of one, and the policy acts with a running mean of its weights.
 """
 
 from functools import partial
@@ -36,10 +40,12 @@ pytestmark = pytest.mark.slow
 
 STEPS = 15_000
 DISCOUNT = 0.92
-"""An episode takes a fifth of the control steps of one on a robot, so the future is discounted faster than by .97."""
+"""An episode takes a fifth of the control steps of one on a robot, so the future is discounted
+faster than by .97."""
 WORLDS = 10
 PERSON = PersonConfig(probability=0.5, half_life=20_000)
-"""At the end of a run they step in with a probability of .30 per step at which they see failure coming."""
+"""At the end of a run they step in with a probability of .30 per step at which they see failure
+coming."""
 ONLINE = OnlineConfig(batch_size=128, updates_per_step=1.0, minibatches=2, training_starts=100)
 
 
@@ -55,7 +61,8 @@ class Trained(NamedTuple):
 
 
 def new_learner(seed: int, penalty: float = -0.02) -> Sac:
-    """An untrained learner, shown where the point is from the thing, and the thing from the goal."""
+    """An untrained learner, shown where the point is from the thing, and the thing from the
+    goal."""
     network = MlpSizes(hidden=(64, 64))
     config = SacConfig(
         critic=network,
@@ -67,7 +74,9 @@ def new_learner(seed: int, penalty: float = -0.02) -> Sac:
         tau=0.01,
         actor_ema=0.999,
     )
-    return Sac(config, Sizes(observation=7, action=3, differences=((0, 2, 2, 0.2), (2, 4, 2, 0.2))), seed)
+    return Sac(
+        config, Sizes(observation=7, action=3, differences=((0, 2, 2, 0.2), (2, 4, 2, 0.2))), seed
+    )
 
 
 def trained(seed: int, demos: int, person: bool, penalty: float = -0.02) -> Trained:
@@ -87,7 +96,9 @@ def trained(seed: int, demos: int, person: bool, penalty: float = -0.02) -> Trai
 
     learn(learner, Batches(ONLINE, replay, shown), collect, ONLINE, STEPS, seed)
     success = success_rate(PointReach(50, 2000 + seed), learner.act, 100)
-    return Trained(success, log.intervention_rate(), float(np.mean([record.toggles for record in log.ended])))
+    return Trained(
+        success, log.intervention_rate(), float(np.mean([record.toggles for record in log.ended]))
+    )
 
 
 def help_of_the_untrained(seed: int) -> float:

@@ -1,10 +1,11 @@
 """Learning check of JSRL: a guide that seldom arrives is enough to learn to arrive always.
 
-PointMaze with its sparse reward. The guide misjudges where the point is and solves about 40 % of the episodes. Claims,
-bars fixed before any run, settings after a look at seed 100: the learner alone, after training with either variant,
-does better than the guide and than one that had no guide, which arrives in about 0 % (at most 10 % here). No guide is
-the negative control. Every step costs 1, as RLPD and WSRL have it in sparse mazes: with a reward at the end alone the
-learner went on forgetting what it had learned.
+PointMaze with its sparse reward. The guide misjudges where the point is and solves about 40 % of
+the episodes. Claims, bars fixed before any run, settings after a look at seed 100: the learner
+alone, after training with either variant, does better than the guide and than one that had no
+guide, which arrives in about 0 % (at most 10 % here). No guide is the negative control. Every step
+costs 1, as RLPD and WSRL have it in sparse mazes: with a reward at the end alone the learner went
+on forgetting what it had learned.
 """
 
 from functools import partial
@@ -33,8 +34,8 @@ SKILL = 0.45
 EPISODES = 200
 NETWORK = MlpSizes(hidden=(64, 64), activation="relu")
 JSRL = JsrlConfig(max_horizon=30, tolerance=0.2, evaluate_every=250)
-"""30 steps are about an episode that arrives. Reduced: evaluations after every 250 steps, not 1,000. The tolerance is
-about the noise of an evaluation."""
+"""30 steps are about an episode that arrives. Reduced: evaluations after every 250 steps, not
+1,000. The tolerance is about the noise of an evaluation."""
 
 
 def learned(seed: int, config: JsrlConfig) -> float:
@@ -91,7 +92,9 @@ def test_a_guide_that_seldom_arrives_is_enough() -> None:
     scores = race(
         {
             "curriculum": partial(learned, config=JSRL),
-            "random": partial(learned, config=JsrlConfig(max_horizon=JSRL.max_horizon, variant="random")),
+            "random": partial(
+                learned, config=JsrlConfig(max_horizon=JSRL.max_horizon, variant="random")
+            ),
             "scratch": partial(learned, config=JsrlConfig(max_horizon=0)),
             "guide": guided,
         }

@@ -1,15 +1,19 @@
-"""E3: an acting policy that is some updates old, and PPO that bounds ratios against the policy as it is (AReaL).
+"""E3: an acting policy that is some updates old, and PPO that bounds ratios against the policy as
+it is (AReaL).
 
-Inclusion AI's AReaL (arXiv 2505.24298) lets rollouts be made by weights that are several versions behind. Pendulum, 64
-worlds, 60 rollouts of 64 steps, 245,760 steps from an untrained Gaussian; who acts has the weights of 0, 4 or 8
-rollouts ago, each with ten epochs of updates since. The score is the mean return of the policy's means over 200 starts
-that are the same for all. Asked for, seeds 0 to 4: plain PPO degrades at a lag of 8, significantly (AdaStop); decoupled
-PPO is within 10 % of lag 0.
+Inclusion AI's AReaL (arXiv 2505.24298) lets rollouts be made by weights that are several versions
+behind. Pendulum, 64 worlds, 60 rollouts of 64 steps, 245,760 steps from an untrained Gaussian; who
+acts has the weights of 0, 4 or 8 rollouts ago, each with ten epochs of updates since. The score is
+the mean return of the policy's means over 200 starts that are the same for all. Asked for, seeds 0
+to 4: plain PPO degrades at a lag of 8, significantly (AdaStop); decoupled PPO is within 10 % of lag
+0.
 
-At five seeds, mean return: fresh -182, -182, -191, -180, -187; plain at a lag of 8 -228, -219, -355, -242, -380;
-decoupled at 8 -177, -172, -202, -175, -195, on average as fresh: met. At a lag of 4 plain PPO does not degrade: -160,
--167, -165, -166, -158 is above fresh, and above decoupled with -190, -198, -179, -182, -209. Of the two seeds whose
-curves were looked at, decoupled PPO at 8 is behind plain PPO for the first 20 rollouts.
+At five seeds, mean return: fresh -182, -182, -191, -180, -187; plain at a lag of 8 -228, -219,
+-355, -242, -380; decoupled at 8 -177, -172, -202, -175, -195, on average as fresh: met. At a lag of
+4 plain PPO does not degrade: -160,
+-167, -165, -166, -158 is above fresh, and above decoupled with -190, -198, -179, -182, -209. Of the
+two seeds whose curves were looked at, decoupled PPO at 8 is behind plain PPO for the first 20
+rollouts.
 """
 
 import copy
@@ -41,11 +45,14 @@ def see(observation: np.ndarray) -> torch.Tensor:
 
 
 def network() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    return nn.Sequential(
+        nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
+    )
 
 
 def practised(seed: int, lag: int, decoupled: bool) -> float:
-    """Mean return of the policy that learned from rollouts of itself as it was `lag` rollouts before."""
+    """Mean return of the policy that learned from rollouts of itself as it was `lag` rollouts
+    before."""
     torch.manual_seed(seed)
     mean, critic = network(), network()
     with torch.no_grad():
@@ -73,7 +80,9 @@ def practised(seed: int, lag: int, decoupled: bool) -> float:
         learner.update(collector.rollout(STEPS))
         versions.append(copy.deepcopy(actor.state_dict()))
     with torch.no_grad():
-        return mean_return(Pendulum(STARTS, 5), lambda observation: mean(see(observation)).numpy(), STARTS)
+        return mean_return(
+            Pendulum(STARTS, 5), lambda observation: mean(see(observation)).numpy(), STARTS
+        )
 
 
 @pytest.fixture(scope="module")
@@ -97,5 +106,7 @@ def test_decoupled_ppo_holds(returns: dict[str, list[float]]) -> None:
         assert np.mean(returns[arm]) > 1.1 * np.mean(returns["fresh"])
 
 
-def test_decoupled_ppo_is_better_than_plain_ppo_at_a_lag_of_eight(returns: dict[str, list[float]]) -> None:
+def test_decoupled_ppo_is_better_than_plain_ppo_at_a_lag_of_eight(
+    returns: dict[str, list[float]],
+) -> None:
     assert better(returns, "decoupled 8", "plain 8")

@@ -1,9 +1,10 @@
 """G3: PPO-Lagrangian keeps a cost at its limit, and pays for it in reward.
 
-HazardReach, 50 worlds, 300,000 steps of practice from an untrained Gaussian. Asked for, seeds 0 to 4: with a limit of 2
-steps in the disc per episode the cost of the last 1,000 episodes is within 20 % of it, and their return significantly
-(AdaStop) less than without a limit, where the way leads through the disc. That a limit of infinity is PPO
-itself, bit for bit, is a unit test (`test_on_policy.py`).
+HazardReach, 50 worlds, 300,000 steps of practice from an untrained Gaussian. Asked for, seeds 0 to
+4: with a limit of 2 steps in the disc per episode the cost of the last 1,000 episodes is within 20
+% of it, and their return significantly (AdaStop) less than without a limit, where the way leads
+through the disc. That a limit of infinity is PPO itself, bit for bit, is a unit test
+(`test_on_policy.py`).
 
 At five seeds: cost 1.83, 2.34, 1.74, 2.16, 1.82; without a limit 5.05, 5.03, 5.04, 5.04, 5.05: met.
 """
@@ -29,7 +30,8 @@ pytestmark = pytest.mark.slow
 WORLDS, STEPS, ROLLOUTS, LAST = 50, 60, 100, 1000
 LIMIT = 2.0
 GAIN = 0.1
-"""Without it the cost swung about its limit: 1.64, 1.96, 2.23, 1.36, 2.12 at the end, one outside."""
+"""Without it the cost swung about its limit: 1.64, 1.96, 2.23, 1.36, 2.12 at the end, one
+outside."""
 
 
 class Practised(NamedTuple):
@@ -42,11 +44,15 @@ class Practised(NamedTuple):
 
 def see(observation: np.ndarray) -> torch.Tensor:
     """(N, 2) about in [-1, 1]."""
-    return torch.from_numpy(observation * np.array([2.0, 1.0], np.float32) - np.array([1.0, 0.0], np.float32))
+    return torch.from_numpy(
+        observation * np.array([2.0, 1.0], np.float32) - np.array([1.0, 0.0], np.float32)
+    )
 
 
 def network(outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
+    return nn.Sequential(
+        nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)
+    )
 
 
 def practised(seed: int, limit: float) -> Practised:
@@ -81,7 +87,9 @@ def practised(seed: int, limit: float) -> Practised:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, list[Practised]]:
-    return runs({"limited": partial(practised, limit=LIMIT), "free": partial(practised, limit=math.inf)})
+    return runs(
+        {"limited": partial(practised, limit=LIMIT), "free": partial(practised, limit=math.inf)}
+    )
 
 
 def test_the_cost_comes_to_its_limit(found: dict[str, list[Practised]]) -> None:
@@ -92,4 +100,6 @@ def test_the_cost_comes_to_its_limit(found: dict[str, list[Practised]]) -> None:
 
 def test_the_limit_is_paid_for_in_reward(found: dict[str, list[Practised]]) -> None:
     assert all(one.success > 0.95 for arm in found.values() for one in arm)
-    assert better({name: [one.paid for one in arm] for name, arm in found.items()}, "free", "limited")
+    assert better(
+        {name: [one.paid for one in arm] for name, arm in found.items()}, "free", "limited"
+    )

@@ -1,16 +1,19 @@
 """Learning check of Q-chunking with its negative control: the same method on single actions.
 
-PointMaze-U with its sparse reward, from 50 demonstrations of a person who misjudges where the point is (skill 0.4:
-about a third of the episodes succeed) and 10,000 steps of practice. Chunks of five actions are to bring the policy to
-80 % success in at most half of the steps that single actions take (Li et al.); a run that never gets there counts
-10,500. Fixed before any run: seeds 0 to 4, 80 %, one half, AdaStop at alpha .05, n = 5.
+PointMaze-U with its sparse reward, from 50 demonstrations of a person who misjudges where the point
+is (skill 0.4: about a third of the episodes succeed) and 10,000 steps of practice. Chunks of five
+actions are to bring the policy to 80 % success in at most half of the steps that single actions
+take (Li et al.); a run that never gets there counts 10,500. Fixed before any run: seeds 0 to 4, 80
+%, one half, AdaStop at alpha .05, n = 5.
 
-Reduced to fit two cores in five minutes: networks of 64-64 for 512x4, best of 8 for 32, 5 Euler steps for 10, batch
-64 for 256, a learning rate of 1e-3 and tau .02 for 3e-4 and .005, and an update per two steps. As in the paper an
-offline phase comes first, here of 1,000 updates on the demonstrations.
+Reduced to fit two cores in five minutes: networks of 64-64 for 512x4, best of 8 for 32, 5 Euler
+steps for 10, batch 64 for 256, a learning rate of 1e-3 and tau .02 for 3e-4 and .005, and an update
+per two steps. As in the paper an offline phase comes first, here of 1,000 updates on the
+demonstrations.
 
-Missed: with seeds 0 to 4 chunks of five take 0, 7,500, 3,000, 500 and 1,000 steps (0: the offline phase is enough),
-single actions 6,000, 6,000, 5,000, 4,500 and 4,000. The mean is less than half, as asked, but AdaStop cannot tell them
+Missed: with seeds 0 to 4 chunks of five take 0, 7,500, 3,000, 500 and 1,000 steps (0: the offline
+phase is enough), single actions 6,000, 6,000, 5,000, 4,500 and 4,000. The mean is less than half,
+as asked, but AdaStop cannot tell them
 apart: with seed 1 the chunks are slower.
 """
 
@@ -46,7 +49,9 @@ def method(horizon: int) -> QChunkingConfig:
         samples=8,
         critic=SMALL,
         behaviour=BehaviourConfig(
-            network=MlpSizes(hidden=(64, 64), activation="relu", layer_norm=False), steps=5, learning_rate=1e-3
+            network=MlpSizes(hidden=(64, 64), activation="relu", layer_norm=False),
+            steps=5,
+            learning_rate=1e-3,
         ),
         learning_rate=1e-3,
         tau=0.02,
@@ -89,7 +94,10 @@ def success(qc: QChunking, episodes: int = 50) -> float:
 def steps_to_80_percent(seed: int, horizon: int) -> float:
     """Minus the steps of practice after which 80 % of 50 episodes succeed."""
     torch.set_num_threads(1)
-    replays = [Replay(ReplayConfig(capacity=20_000, discount=0.97, horizon=horizon), 2, 2) for _ in range(2)]
+    replays = [
+        Replay(ReplayConfig(capacity=20_000, discount=0.97, horizon=horizon), 2, 2)
+        for _ in range(2)
+    ]
     replay, demos = replays
     demonstrating = PointMaze(10, seed=100 + seed)
     for steps in rollouts(demonstrating, expert_with(demonstrating, 0.4, seed), 50, demo=True):

@@ -1,18 +1,24 @@
-"""D2: RL-100 from 30 noisy demonstrations: two offline iterations, online PPO, and a one-step student alongside.
+"""D2: RL-100 from 30 noisy demonstrations: two offline iterations, online PPO, and a one-step
+student alongside.
 
-PointReach. Critics and dynamics of all that was recorded, offline PPO behind its gate, 600 rollouts, imitation from
-scratch of what solved the task; twice. Then 240,000 steps of PPO online, behind every update of which a one-step
-student is trained. Asked for, seeds 0 to 4: the iterations add at least 15 points to the imitation (AdaStop), and more
-than the same rollouts and imitations without PPO; where critics of the demonstrations alone are climbed at thrice the
-rate, the worst policy behind the gate is above the worst without; online 95 %; the student within 3 points of its
-teacher. Settings were chosen with seeds 100 and 101 in view, the demonstrations' noise with 100 to 102.
+PointReach. Critics and dynamics of all that was recorded, offline PPO behind its gate, 600
+rollouts, imitation from scratch of what solved the task; twice. Then 240,000 steps of PPO online,
+behind every update of which a one-step student is trained. Asked for, seeds 0 to 4: the iterations
+add at least 15 points to the imitation (AdaStop), and more than the same rollouts and imitations
+without PPO; where critics of the demonstrations alone are climbed at thrice the rate, the worst
+policy behind the gate is above the worst without; online 95 %; the student within 3 points of its
+teacher. Settings were chosen with seeds 100 and 101 in view, the demonstrations' noise with 100 to
+102.
 
-At seeds 0 to 4 (79e7cb2): imitation .78, .678, .588, .67, .7; behind the iterations .883, .858, .828, .95, .823 (+ 18.5
-points); without PPO .855, .648, .7, .728, .683; worst behind the gate .78, .678, .588, .67, .7, without it .185, .453,
-.31, .183, .253; online .975, .998, .98, 1, .975; student .97, .99, .985, 1, .975. All met.
+At seeds 0 to 4 (79e7cb2): imitation .78, .678, .588, .67, .7; behind the iterations .883, .858,
+.828, .95, .823 (+ 18.5 points); without PPO .855, .648, .7, .728, .683; worst behind the gate .78,
+.678, .588, .67, .7, without it .185, .453, .31, .183, .253; online .975, .998, .98, 1, .975;
+student .97, .99, .985, 1, .975. All met.
 
-Before chains were drawn anew every 100 updates, a policy could move no further than one clip between two looks at the
-gate: two seeds came to .868 and .733, and with shorter periods at half the rate the gate took nearly all back (+ 7.0).
+Before chains were drawn anew every 100 updates, a policy could move no further than one clip
+between two looks at the
+gate: two seeds came to .868 and .733, and with shorter periods at half the rate the gate took
+nearly all back (+ 7.0).
 """
 
 from copy import deepcopy
@@ -48,23 +54,34 @@ from tests.beds.race import better, runs
 pytestmark = pytest.mark.slow
 
 DEMONSTRATIONS, NOISE = 30, 0.8
-"""Standard deviation of what is added to the person's x and y: it is what makes an imitation solve about 60 %."""
+"""Standard deviation of what is added to the person's x and y: it is what makes an imitation solve
+about 60 %."""
 WORLDS, EPISODES = 50, 400
 ITERATIONS, ROLLOUTS = 2, 600
 DISCOUNT = 0.95
-"""Its horizon of 20 steps is about what a good episode takes: with .99 a wasted step costs 1 %, less than critics of so
-few data err by."""
+"""Its horizon of 20 steps is about what a good episode takes: with .99 a wasted step costs 1 %,
+less than critics of so few data err by."""
 WIDE = np.array([2.0] * 6 + [1.0], np.float32)
 WALK = DppoConfig(steps=5, chain=RL100_CHAIN)
 LAYERS = MlpSizes(hidden=(128, 128), activation="relu", layer_norm=True)
-CRITICS = IqlConfig(level=0.7, critics=4, critic=LAYERS, value_network=LAYERS, learning_rate=1e-3, tau=0.05)
-"""Four and layer norm: the least of more critics is less often too high where no data are. The rates are for thousands
-of updates instead of a million."""
+CRITICS = IqlConfig(
+    level=0.7, critics=4, critic=LAYERS, value_network=LAYERS, learning_rate=1e-3, tau=0.05
+)
+"""Four and layer norm: the least of more critics is less often too high where no data are. The
+rates are for thousands of updates instead of a million."""
 SHOWN = Sizes(observation=7, action=3, differences=((0, 2, 2, 0.2), (2, 4, 2, 0.2)))
 """As the other learners on this bed: how far the thing is need not be learned."""
-DYNAMICS = DynamicsConfig(network=MlpSizes(hidden=(128, 128), activation="relu", layer_norm=False), updates=1000)
+DYNAMICS = DynamicsConfig(
+    network=MlpSizes(hidden=(128, 128), activation="relu", layer_norm=False), updates=1000
+)
 OFFLINE = OfflinePpoConfig(
-    walk=WALK, learning_rate=1e-4, updates=2000, batch_size=1024, gate_every=500, margin=0.005, judged_rows=500
+    walk=WALK,
+    learning_rate=1e-4,
+    updates=2000,
+    batch_size=1024,
+    gate_every=500,
+    margin=0.005,
+    judged_rows=500,
 )
 HASTY = replace(OFFLINE, learning_rate=3e-4, updates=400, gate_every=100, margin=0.05)
 """A rate at which critics of 30 demonstrations are exploited, and the published margin."""
@@ -137,7 +154,9 @@ def decisions(steps: list[Steps]) -> Decisions:
 
 def successful(steps: list[Steps]) -> torch.Tensor:
     """(R,) bool, of episodes that were solved."""
-    episode, ended = (np.concatenate([getattr(one, name) for one in steps]) for name in ("episode", "terminated"))
+    episode, ended = (
+        np.concatenate([getattr(one, name) for one in steps]) for name in ("episode", "terminated")
+    )
     return torch.from_numpy(np.isin(episode, episode[ended]))
 
 
@@ -180,8 +199,12 @@ class Judges(NamedTuple):
         dynamics.fit(data)
         return cls(data, fit_critics(CRITICS, data, 3000, 256, seed, SHOWN), dynamics)
 
-    def improve(self, policy: DiffusionPolicy, config: OfflinePpoConfig, seed: int, watch=None) -> list[Judgement]:
-        learner = OfflinePpo(config, policy, self.critics, self.dynamics, lambda chunk: chunk.flatten(1), seed)
+    def improve(
+        self, policy: DiffusionPolicy, config: OfflinePpoConfig, seed: int, watch=None
+    ) -> list[Judgement]:
+        learner = OfflinePpo(
+            config, policy, self.critics, self.dynamics, lambda chunk: chunk.flatten(1), seed
+        )
         return learner.improve(self.data.seen_RF[:, None], watch)
 
 
@@ -199,14 +222,18 @@ def worst(judges: Judges, policy: DiffusionPolicy, config: OfflinePpoConfig, see
     return min(found)
 
 
-def iterated(policy: DiffusionPolicy, shown: Decisions, first: Judges | None, seed: int) -> DiffusionPolicy:
+def iterated(
+    policy: DiffusionPolicy, shown: Decisions, first: Judges | None, seed: int
+) -> DiffusionPolicy:
     """All iterations; without judges the same without PPO."""
     every, kept, judges = [shown], [shown], first
     for number in range(ITERATIONS):
         improved = deepcopy(policy)
         if judges is not None:
             judges.improve(improved, OFFLINE, seed)
-        made = rollouts(PointReach(WORLDS, 500 + 10 * seed + number), acting(improved, seed + number), ROLLOUTS)
+        made = rollouts(
+            PointReach(WORLDS, 500 + 10 * seed + number), acting(improved, seed + number), ROLLOUTS
+        )
         every.append(decisions(made))
         kept.append(every[-1].rows(successful(made)))
         policy = imitating(joined(kept), seed + 100 * (number + 1))
@@ -226,7 +253,9 @@ def critic(seed: int) -> nn.Module:
 def practised(policy: DiffusionPolicy, seed: int) -> DiffusionPolicy:
     """Online PPO in place; returns the student that followed."""
     actor, value = DenoisingActor(policy, WALK), critic(seed)
-    collector = practice(PointReach(ONLINE_WORLDS, 1000 + seed), actor, value, see, ONLINE.discount, seed)
+    collector = practice(
+        PointReach(ONLINE_WORLDS, 1000 + seed), actor, value, see, ONLINE.discount, seed
+    )
     learner = OnPolicyLearner(ONLINE, actor, value, seed)
     student = OneStepStudent(OneStepConfig(), policy, seed)
     for _ in range(ONLINE_ROLLOUTS):
@@ -267,7 +296,9 @@ def columns(found: list[Scores]) -> dict[str, list[float]]:
     return {name: [getattr(one, name) for one in found] for name in Scores._fields}
 
 
-def test_two_offline_iterations_lift_an_imitation_of_noisy_demonstrations(found: list[Scores]) -> None:
+def test_two_offline_iterations_lift_an_imitation_of_noisy_demonstrations(
+    found: list[Scores],
+) -> None:
     scores = columns(found)
     assert np.mean(scores["offline"]) >= np.mean(scores["imitation"]) + 0.15
     assert better(scores, "offline", "imitation")

@@ -1,17 +1,20 @@
 """Learning check of RLIF: from interventions alone it does better than the person who makes them.
 
-PointMaze. The person misjudges where the point is and solves about 70 % of the episodes alone (measured per seed). They
-show 20 episodes, then watch: where a step of the learner made no way, they take over with probability .95 for four
-steps [P]. Claims: after 10,000 steps RLIF succeeds more often than HG-DAgger, which imitates the same person's
-demonstrations and corrections, and at least as often as the person alone. Negative control: the same rewards, shuffled
-in time within each episode, teach less.
+PointMaze. The person misjudges where the point is and solves about 70 % of the episodes alone
+(measured per seed). They show 20 episodes, then watch: where a step of the learner made no way,
+they take over with probability .95 for four steps [P]. Claims: after 10,000 steps RLIF succeeds
+more often than HG-DAgger, which imitates the same person's demonstrations and corrections, and at
+least as often as the person alone. Negative control: the same rewards, shuffled in time within each
+episode, teach less.
 
-The bars were fixed before any run, the world and the person changed after a first one that missed: on PointReach, with
-its hand, and with a person who waits for five steps in a row without progress or unlike their own, RLIF had .11, .05
-and .06 with seeds 0 to 2, shuffled 0, HG-DAgger .69 with seeds 0 and 1. Looks at seed 100 told why. Of a stall of five
-steps the last is punished, which is the least telling; and an action that a person forestalls is never executed, so
-never punished. A person who judges the step that was made, at once, teaches the maze within 1,000 steps (1.00 with seed
-100 from then on), but not the hand, which makes no way: .07 after 5,000. The hand is left to the other checks.
+The bars were fixed before any run, the world and the person changed after a first one that missed:
+on PointReach, with its hand, and with a person who waits for five steps in a row without progress
+or unlike their own, RLIF had .11, .05 and .06 with seeds 0 to 2, shuffled 0, HG-DAgger .69 with
+seeds 0 and 1. Looks at seed 100 told why. Of a stall of five steps the last is punished, which is
+the least telling; and an action that a person forestalls is never executed, so never punished. A
+person who judges the step that was made, at once, teaches the maze within 1,000 steps (1.00 with
+seed 100 from then on), but not the hand, which makes no way: .07 after 5,000. The hand is left to
+the other checks.
 """
 
 from functools import partial
@@ -53,7 +56,11 @@ class Shuffled(RlifReplay):
 
     def __init__(self, config: ReplayConfig, observation: int, action: int, seed: int) -> None:
         super().__init__(config, observation, action)
-        self._known, self._running, self._draw = InterventionReward(), {}, np.random.default_rng([seed, 9])
+        self._known, self._running, self._draw = (
+            InterventionReward(),
+            {},
+            np.random.default_rng([seed, 9]),
+        )
 
     def append(self, steps: Steps) -> None:
         known = self._known(steps)

@@ -1,17 +1,19 @@
 """Learning check of RLPD: a few demonstrations in every batch find what chance never does.
 
-PointMaze with its sparse reward. Claims (bars fixed before any run, settings after looks at seed 0): with 20
-demonstrations the deterministic policy solves at least 90 % of 100 fresh episodes, averaged over five seeds; the same
-learner without them at most 20 %. Negative control of the method's other half: learned from the demonstrations alone,
-the critics' values on average rise above 1/(1 - g), which no policy can be worth; with LayerNorm they never do.
+PointMaze with its sparse reward. Claims (bars fixed before any run, settings after looks at seed
+0): with 20 demonstrations the deterministic policy solves at least 90 % of 100 fresh episodes,
+averaged over five seeds; the same learner without them at most 20 %. Negative control of the
+method's other half: learned from the demonstrations alone, the critics' values on average rise
+above 1/(1 - g), which no policy can be worth; with LayerNorm they never do.
 
-That control has changed twice. It was meant to be seen during the online run, where on this small bed it cannot be:
-where the actor may try what is thought too good, values stay below 3 with LayerNorm and without. Then all five seeds
-were to exceed the bound: four do, by far, and seed 2 stays at 1.2 however long it learns.
+That control has changed twice. It was meant to be seen during the online run, where on this small
+bed it cannot be: where the actor may try what is thought too good, values stay below 3 with
+LayerNorm and without. Then all five seeds were to exceed the bound: four do, by far, and seed 2
+stays at 1.2 however long it learns.
 
-Ten critics, two of them in every target. Reduced against the released code: networks of 64 units, batch 128, two critic
-steps per step of the environment instead of 20; in return larger rates, a target that follows faster and a temperature
-that begins low, since rewards are.
+Ten critics, two of them in every target. Reduced against the released code: networks of 64 units,
+batch 128, two critic steps per step of the environment instead of 20; in return larger rates, a
+target that follows faster and a temperature that begins low, since rewards are.
 """
 
 from functools import partial
@@ -92,19 +94,25 @@ def largest_value(learner: Sac) -> float:
     place = torch.cartesian_prod(*[torch.linspace(0.0, 1.0, 21)] * 2)
     action = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0])] * 2)
     features = learner.features(Seen(place)).repeat_interleave(len(action), 0)
-    value = learner.networks.critic(torch.cat([features, action.repeat(len(place), 1)], dim=1))[..., 0]
+    value = learner.networks.critic(torch.cat([features, action.repeat(len(place), 1)], dim=1))[
+        ..., 0
+    ]
     return float(value.mean(dim=0).max())
 
 
 def test_demonstrations_solve_the_maze() -> None:
-    scores = race({"rlpd": partial(success, demos=20), "without demonstrations": partial(success, demos=0)})
+    scores = race(
+        {"rlpd": partial(success, demos=20), "without demonstrations": partial(success, demos=0)}
+    )
     assert np.mean(scores["rlpd"]) >= 0.9
     assert np.mean(scores["without demonstrations"]) <= 0.2
     assert better(scores, "rlpd", "without demonstrations")
 
 
 def test_without_layer_norm_values_exceed_what_any_policy_can_be_worth() -> None:
-    values = race({"with": partial(largest, layer_norm=True), "without": partial(largest, layer_norm=False)})
+    values = race(
+        {"with": partial(largest, layer_norm=True), "without": partial(largest, layer_norm=False)}
+    )
     impossible = 1.0 / (1.0 - DISCOUNT)
     assert max(values["with"]) <= impossible
     assert np.mean(values["without"]) > impossible

@@ -1,11 +1,15 @@
-"""Learning check of SERL, which is RLPD on pictures: what only a camera sees is found, through the critics' encoder.
+"""Learning check of SERL, which is RLPD on pictures: what only a camera sees is found, through the
+critics' encoder.
 
-PictureReach with its sparse reward: the goal is in the picture alone. Claims, fixed with the seeds (0 to 4) before any
-run: with 20 demonstrations and 6,000 steps of practice the deterministic policy solves at least 80 % of 100 fresh
-episodes in the mean of the seeds; the same learner whose camera does not see the goal at most 30 %.
+PictureReach with its sparse reward: the goal is in the picture alone. Claims, fixed with the seeds
+(0 to 4) before any
+run: with 20 demonstrations and 6,000 steps of practice the deterministic policy solves at least 80
+% of 100 fresh episodes in the mean of the seeds; the same learner whose camera does not see the
+goal at most 30 %.
 
-Reduced against the released code: 32 x 32 pixels, two convolutions, networks of 64 units, batch 128, four critics of
-ten, two critic steps per update; in return larger rates and a target that follows faster.
+Reduced against the released code: 32 x 32 pixels, two convolutions, networks of 64 units, batch
+128, four critics of ten, two critic steps per update; in return larger rates and a target that
+follows faster.
 """
 
 from functools import partial
@@ -39,7 +43,9 @@ SERL = SacConfig(
     actor_learning_rate=1e-3,
     temperature_learning_rate=1e-3,
     tau=0.01,
-    encoder=EncoderConfig(channels=(16, 32), embeddings=8, picture_width=64, vector_width=16, shift=2),
+    encoder=EncoderConfig(
+        channels=(16, 32), embeddings=8, picture_width=64, vector_width=16, shift=2
+    ),
 )
 SIZES = Sizes(observation=2, action=2, pictures=(CAMERA,))
 
@@ -49,7 +55,9 @@ def looking(learner: Sac, goal_shown: bool, draw: np.random.Generator | None = N
 
     def act(observation_N4: np.ndarray) -> np.ndarray:
         shown = torch.from_numpy(picture(observation_N4, goal_shown))
-        return learner.act_on(Seen(torch.from_numpy(observation_N4[:, :2]), {CAMERA[0]: shown}), draw)
+        return learner.act_on(
+            Seen(torch.from_numpy(observation_N4[:, :2]), {CAMERA[0]: shown}), draw
+        )
 
     return act
 
@@ -75,7 +83,9 @@ def success(seed: int, goal_shown: bool) -> float:
 
 
 def test_what_the_camera_sees_is_found() -> None:
-    scores = race({"seen": partial(success, goal_shown=True), "not seen": partial(success, goal_shown=False)})
+    scores = race(
+        {"seen": partial(success, goal_shown=True), "not seen": partial(success, goal_shown=False)}
+    )
     assert np.mean(scores["seen"]) >= 0.8
     assert np.mean(scores["not seen"]) <= 0.3
     assert better(scores, "seen", "not seen")

@@ -1,10 +1,13 @@
-"""B2: where 5 % of the trajectories are an expert's and the others random, drawing by advantage makes IQL work.
+"""B2: where 5 % of the trajectories are an expert's and the others random, drawing by advantage
+makes IQL work.
 
-Asked for: seeds 0 to 4, PointReach, 100 episodes each. With 95 % random trajectories advantage weighting is
-at least 30 points above uniform draws, the negative control, and significantly so; with expert trajectories alone
-uniform draws are not significantly better than it. Drawing the best tenth alike is run beside it for comparison.
+Asked for: seeds 0 to 4, PointReach, 100 episodes each. With 95 % random trajectories advantage
+weighting is at least 30 points above uniform draws, the negative control, and significantly so;
+with expert trajectories alone uniform draws are not significantly better than it. Drawing the best
+tenth alike is run beside it for comparison.
 
-The bars and the seeds were fixed before any run; sizes and settings were chosen with seed 0 in view.
+The bars and the seeds were fixed before any run; sizes and settings were chosen with seed 0 in
+view.
 """
 
 from functools import partial

@@ -1,19 +1,22 @@
 """Learning check of WSRL and Cal-QL: what the warm-up and the calibration are for.
 
-PointMaze, 50,000 steps of mixed data: half of the episodes random, half by someone who misjudges where the point is and
-trembles. Claims (rates, sizes and the 50 % of the third after a look at seed 100): (1) online learning without the
-warm-up loses at least 30 points of success within its first 2,000 steps; (2) with the warm-up it does not; (3) CQL,
-which is Cal-QL without calibration, values the data's actions far below the returns that the data got. (1) is the
-negative control of (2), and Cal-QL's own values, nearer to the returns, that of (3).
+PointMaze, 50,000 steps of mixed data: half of the episodes random, half by someone who misjudges
+where the point is and trembles. Claims (rates, sizes and the 50 % of the third after a look at seed
+100): (1) online learning without the warm-up loses at least 30 points of success within its first
+2,000 steps; (2) with the warm-up it does not; (3) CQL, which is Cal-QL without calibration, values
+the data's actions far below the returns that the data got. (1) is the negative control of (2), and
+Cal-QL's own values, nearer to the returns, that of (3).
 
-Reduced: 5,000 offline updates instead of 20,000, at learning rates of 1e-3; two actions of each kind instead of ten;
-4 critics of 64 units; a warm-up of 1,000 steps, for episodes have about 30 steps here and not 1,000; 2,000 steps with
-updates. Rewards are 10 r - 5, as for AntMaze [C]: times 10 alone, a step is worth less than the entropy, and online
-learning forgets all with a warm-up as without.
+Reduced: 5,000 offline updates instead of 20,000, at learning rates of 1e-3; two actions of each
+kind instead of ten; 4 critics of 64 units; a warm-up of 1,000 steps, for episodes have about 30
+steps here and not 1,000; 2,000 steps with updates. Rewards are 10 r - 5, as for AntMaze [C]: times
+10 alone, a step is worth less than the entropy, and online learning forgets all with a warm-up as
+without.
 
-(1) is missed: with seeds 0 to 4 success falls by .03, -.02, 0, -.08 and -.14 without the warm-up, and by -.01, -.02, 0,
--.08 and -.14 with it: it rises. Nor does it fall at online rates 3.3 times these, in proportion to the offline ones
-(seed 100).
+(1) is missed: with seeds 0 to 4 success falls by .03, -.02, 0, -.08 and -.14 without the warm-up,
+and by -.01, -.02, 0,
+-.08 and -.14 with it: it rises. Nor does it fall at online rates 3.3 times these, in proportion to
+the offline ones (seed 100).
 """
 
 from dataclasses import replace
@@ -50,7 +53,9 @@ SAC = replace(
     actor_learning_rate=1e-3,
     temperature_learning_rate=1e-3,
 )
-ONLINE_SAC = replace(SAC, learning_rate=3e-4, actor_learning_rate=1e-4, temperature_learning_rate=1e-4)
+ONLINE_SAC = replace(
+    SAC, learning_rate=3e-4, actor_learning_rate=1e-4, temperature_learning_rate=1e-4
+)
 """Online the learning rates are WSRL's [C]."""
 
 
@@ -63,7 +68,9 @@ def mixed(seed: int) -> Replay:
         knows = np.where(bed.steps == 0, rng.random(10) < 0.5, knows)
         shown = bed.observe()
         trembling = person(shown) + TREMBLE * rng.standard_normal((10, 2))
-        replay.append(scaled(bed.transition(np.where(knows[:, None], trembling, anything(shown)))[0]))
+        replay.append(
+            scaled(bed.transition(np.where(knows[:, None], trembling, anything(shown)))[0])
+        )
     return replay
 
 
@@ -81,7 +88,8 @@ def pretrained(seed: int, replay: Replay, calibrated: bool) -> CalQl:
 
 
 def pessimism(seed: int, calibrated: bool) -> float:
-    """By how much the data's returns exceed the values of their actions, as a share of the returns' size."""
+    """By how much the data's returns exceed the values of their actions, as a share of the returns'
+    size."""
     replay = mixed(seed)
     learner = pretrained(seed, replay, calibrated)
     rows = replay.sample(4096, np.random.default_rng([seed, 7]))
@@ -94,7 +102,8 @@ def pessimism(seed: int, calibrated: bool) -> float:
 
 
 def dip(seed: int, warm_up: int) -> float:
-    """By how much success falls below the pretrained policy's within the first 2,000 steps with updates, at worst."""
+    """By how much success falls below the pretrained policy's within the first 2,000 steps with
+    updates, at worst."""
     online = warm_started(pretrained(seed, mixed(seed), calibrated=True), ONLINE_SAC, SIZES, seed)
     before, worst = tried(online, seed), []
     bed = PointMaze(1, seed)
@@ -126,6 +135,8 @@ def test_without_the_warm_up_success_dips_and_with_it_not() -> None:
 
 
 def test_without_calibration_values_lie_far_below_the_returns() -> None:
-    shares = race({"cql": partial(pessimism, calibrated=False), "cal-ql": partial(pessimism, calibrated=True)})
+    shares = race(
+        {"cql": partial(pessimism, calibrated=False), "cal-ql": partial(pessimism, calibrated=True)}
+    )
     assert np.mean(shares["cql"]) >= 0.5
     assert better(shares, "cql", "cal-ql")

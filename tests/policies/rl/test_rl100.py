@@ -1,4 +1,5 @@
-"""What RL-100 records, when its iterations are due, where it goes on; and a student that follows its teacher."""
+"""What RL-100 records, when its iterations are due, where it goes on; and a student that follows
+its teacher."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,13 +45,19 @@ CONFIG = RL100PracticeConfig(
         gate=False,
         learning_rate=1e-3,
     ),
-    imitation=TrainingConfig(steps=10, learning_rate=1e-3, batch_size=16, warmup_steps=0, log_every=5),
+    imitation=TrainingConfig(
+        steps=10, learning_rate=1e-3, batch_size=16, warmup_steps=0, log_every=5
+    ),
     online=OnPolicyConfig(batch_size=60, epochs=2, critic_warm_up=0),
     critic=(16,),
 )
 FREE = PracticeReward()
 MODEL = DiffusionPolicyConfig(
-    anchor_field=None, observation_fields=("step", "seed"), n_obs_steps=2, horizon=4, n_action_steps=2
+    anchor_field=None,
+    observation_fields=("step", "seed"),
+    n_obs_steps=2,
+    horizon=4,
+    n_action_steps=2,
 )
 
 
@@ -83,13 +90,17 @@ def weights(made: RL100Practice) -> torch.Tensor:
     return torch.cat([weight.flatten() for weight in made.policy.denoiser.state_dict().values()])
 
 
-def test_every_step_of_a_demonstration_is_a_decision_with_its_reward_and_what_it_led_to(demos: Path):
+def test_every_step_of_a_demonstration_is_a_decision_with_its_reward_and_what_it_led_to(
+    demos: Path,
+):
     found = shown(demos)
     assert len(found.reward_R) == 8 * 5
     newest, after = found.seen[:5, -1, 0].tolist(), found.next_seen[:5, -1, 0].tolist()
     assert newest == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert after[:3] == [2.0, 3.0, 4.0]
-    np.testing.assert_allclose(found.reward_R[:5], [1 + 0.9 * 2, 2 + 0.9 * 3, 3 + 0.9 * 4, 4 + 0.9 * 5, 5], rtol=1e-6)
+    np.testing.assert_allclose(
+        found.reward_R[:5], [1 + 0.9 * 2, 2 + 0.9 * 3, 3 + 0.9 * 4, 4 + 0.9 * 5, 5], rtol=1e-6
+    )
     np.testing.assert_allclose(found.discount_R[:5], [0.81, 0.81, 0.81, 0.0, 0.0], rtol=1e-6)
     assert found.told_R[:5].tolist() == [True, True, True, False, False]
     assert found.seen[0, :, 0].tolist() == [0.0, 0.0], "the first step repeats"
@@ -101,15 +112,21 @@ def test_the_progress_of_a_demonstration_begins_with_it(demos: Path):
     np.testing.assert_allclose(found.reward_R[:7], [0.9, 1.9, 1.9, 1.9, 1.0, 0.9, 1.9], rtol=1e-6)
 
 
-def test_the_chunk_of_a_demonstration_begins_at_its_oldest_observed_step_in_the_policys_units(demos: Path):
+def test_the_chunk_of_a_demonstration_begins_at_its_oldest_observed_step_in_the_policys_units(
+    demos: Path,
+):
     found = shown(demos)
     # Centre .5, scale 2: an action of .1 is -.2.
-    np.testing.assert_allclose(found.chunk_RHA[1, :, 0], (np.array([0.0, 0.1, 0.2, 0.3]) - 0.5) / 2.0, rtol=1e-5)
+    np.testing.assert_allclose(
+        found.chunk_RHA[1, :, 0], (np.array([0.0, 0.1, 0.2, 0.3]) - 0.5) / 2.0, rtol=1e-5
+    )
     assert found.padded_RH[0].tolist() == [True, False, False, False]
     assert found.padded_RH[4].tolist() == [False, False, True, True]
 
 
-def test_a_solved_demonstration_is_paid_for_its_success_and_an_unsolved_one_has_no_end(tmp_path: Path):
+def test_a_solved_demonstration_is_paid_for_its_success_and_an_unsolved_one_has_no_end(
+    tmp_path: Path,
+):
     folder = write_counted(tmp_path / "demos", episodes=2, reward=False, unsolved=1)
     found = shown(folder, PracticeReward(success=1.0))
     assert len(found.reward_R) == 5 + 3
@@ -118,7 +135,9 @@ def test_a_solved_demonstration_is_paid_for_its_success_and_an_unsolved_one_has_
     assert (found.discount_R[5:] > 0).all()
 
 
-def test_the_first_iteration_is_due_before_any_rollout_and_the_next_behind_so_many(demos: Path, tmp_path: Path):
+def test_the_first_iteration_is_due_before_any_rollout_and_the_next_behind_so_many(
+    demos: Path, tmp_path: Path
+):
     made, due = practice(demos), []
     for _ in range(6):
         due.append(made.due)
@@ -134,7 +153,9 @@ def test_a_rollout_before_the_iteration_that_is_due_is_refused(demos: Path):
         practice(demos).rollout(2)
 
 
-def test_the_first_iteration_improves_the_policy_and_the_second_imitates_anew(demos: Path, tmp_path: Path):
+def test_the_first_iteration_improves_the_policy_and_the_second_imitates_anew(
+    demos: Path, tmp_path: Path
+):
     made = practice(demos)
     begun = weights(made)
     made.settle("job", tmp_path, quiet)
@@ -143,7 +164,9 @@ def test_the_first_iteration_improves_the_policy_and_the_second_imitates_anew(de
     for _ in range(2):
         made.rollout(4)
     made.settle("job", tmp_path, quiet)
-    assert float((weights(made) - improved).norm()) > 0.5 * float(begun.norm()), "other first weights"
+    assert float((weights(made) - improved).norm()) > 0.5 * float(begun.norm()), (
+        "other first weights"
+    )
 
 
 def test_behind_the_last_iteration_it_learns_online_with_every_rollout(demos: Path, tmp_path: Path):
@@ -159,7 +182,9 @@ def test_behind_the_last_iteration_it_learns_online_with_every_rollout(demos: Pa
     assert made.finish("job", tmp_path, quiet).inference_steps == CONFIG.offline.walk.steps
 
 
-def test_decisions_of_episodes_that_end_in_a_later_rollout_are_told_by_how_they_end(demos: Path, tmp_path: Path):
+def test_decisions_of_episodes_that_end_in_a_later_rollout_are_told_by_how_they_end(
+    demos: Path, tmp_path: Path
+):
     """World 0 is solved at its third step, so by its second chunk of two; world 1 never."""
     made = practice(demos, replace(CONFIG, offline_every=3))
     made.settle("job", tmp_path, quiet)
@@ -231,7 +256,8 @@ def test_no_iteration_at_all_is_refused():
 
 
 def test_critics_of_few_updates_stay_within_what_can_be_earned():
-    """A reward of 1 at the end alone: no value is beyond it, however the critics' first weights were drawn."""
+    """A reward of 1 at the end alone: no value is beyond it, however the critics' first weights
+    were drawn."""
     draw = torch.Generator().manual_seed(0)
     seen, done = torch.rand(500, 2, generator=draw), torch.rand(500, 1, generator=draw)
     ends = torch.rand(500, generator=draw) < 0.05

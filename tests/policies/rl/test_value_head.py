@@ -1,4 +1,5 @@
-"""What values are read from: whether the policy learns to value, and what a trunk of its own does."""
+"""What values are read from: whether the policy learns to value, and what a trunk of its own
+does."""
 
 from __future__ import annotations
 
@@ -44,7 +45,10 @@ def reached(made: Any) -> bool:
     trace = {name: kept[:, 0] for name, kept in decided.trace.items()}
     trace["executed"] = torch.ones((4, made.policy.chunk_shape[0]), dtype=torch.bool)
     made.evaluate(shown, torch.zeros(4, dtype=torch.long), trace).value.square().mean().backward()
-    return any(part.grad is not None and bool(part.grad.abs().sum() > 0.0) for part in made.policy.parameters())
+    return any(
+        part.grad is not None and bool(part.grad.abs().sum() > 0.0)
+        for part in made.policy.parameters()
+    )
 
 
 @FAMILIES
@@ -64,7 +68,9 @@ def test_all_begin_with_the_same_values(family: str) -> None:
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
-def test_while_the_critic_warms_up_its_own_trunk_learns_and_the_policy_does_not(trunk: Trunk) -> None:
+def test_while_the_critic_warms_up_its_own_trunk_learns_and_the_policy_does_not(
+    trunk: Trunk,
+) -> None:
     policy = reading()
     before = copy.deepcopy(policy.state_dict())
     config = VlaPracticeConfig(learning=replace(LEARNING, critic_warm_up=2), critic_trunk=trunk)
@@ -75,14 +81,18 @@ def test_while_the_critic_warms_up_its_own_trunk_learns_and_the_policy_does_not(
     assert head is not None
     assert (head.trunk is not None) == (trunk == "own")
     if head.trunk is not None:
-        assert any(not torch.equal(part, before[name]) for name, part in head.trunk.state_dict().items())
+        assert any(
+            not torch.equal(part, before[name]) for name, part in head.trunk.state_dict().items()
+        )
 
 
 def test_a_trunk_of_its_own_is_saved_with_the_practice() -> None:
     def practice(seed: int) -> VlaPractice:
         policy = reading(seed=seed)
         config = VlaPracticeConfig(learning=LEARNING, critic_trunk="own")
-        return VlaPractice(config, policy, ChunkWorlds(WordLine(8), policy, 3, count(1000), 0.99), seed)
+        return VlaPractice(
+            config, policy, ChunkWorlds(WordLine(8), policy, 3, count(1000), 0.99), seed
+        )
 
     made, other = practice(0), practice(1)
     made.rollout(5)

@@ -54,7 +54,8 @@ def loaded(folder: Path) -> dict[str, np.ndarray]:
 
 
 def learn(folder: Path, port: int, tell: Connection) -> None:
-    """The learner's process: tells its port, then the counts of updates at which it stands, until SIGTERM."""
+    """The learner's process: tells its port, then the counts of updates at which it stands, until
+    SIGTERM."""
     import torch
 
     from policies.rl.hil.learner import train
@@ -75,8 +76,17 @@ def learn(folder: Path, port: int, tell: Connection) -> None:
     )
 
 
-def act(folder: Path, port: int, steps: int, *, record: Path, die_at: int | None = None, commit_every: int = 1) -> None:
-    """An actor's process: makes control steps and sends them, or kills itself with SIGKILL while it makes one.
+def act(
+    folder: Path,
+    port: int,
+    steps: int,
+    *,
+    record: Path,
+    die_at: int | None = None,
+    commit_every: int = 1,
+) -> None:
+    """An actor's process: makes control steps and sends them, or kills itself with SIGKILL while it
+    makes one.
 
     Args:
         folder: of the journal.
@@ -107,10 +117,19 @@ def act(folder: Path, port: int, steps: int, *, record: Path, die_at: int | None
 
     env = BedEnv(PointReach)
     config = ActorConfig(commit_every=commit_every)
-    with Journal(folder, segment_bytes=4000) as journal, Link(journal, link_config(port), TOKEN, folder) as link:
+    with (
+        Journal(folder, segment_bytes=4000) as journal,
+        Link(journal, link_config(port), TOKEN, folder) as link,
+    ):
         os.pwrite = torn  # type: ignore[assignment]
         actor = Actor(
-            env, ExpertOperator(env.bed, 10, 3), journal, link, config, actions=BedActions(env.bed), watch=note
+            env,
+            ExpertOperator(env.bed, 10, 3),
+            journal,
+            link,
+            config,
+            actions=BedActions(env.bed),
+            watch=note,
         )
         try:
             actor.run(steps)
@@ -144,7 +163,9 @@ class Serving:
         config = LearnerConfig(port=0, publish_every=5, metrics_every=5, checkpoint_seconds=0.3)
         arguments = (folder, sac(), replay, demos, ONLINE, config, TOKEN)
         stop: Callable[[Any], bool] = lambda counters: self._ending.is_set()  # noqa: E731
-        self._thread = threading.Thread(target=lambda: train(*arguments, stop=stop, ready=tell, **options), daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: train(*arguments, stop=stop, ready=tell, **options), daemon=True
+        )
         self._thread.start()
         assert ready.wait(LONG)
         self.port = ports[0]

@@ -1,4 +1,5 @@
-"""Worlds of one number that walks: small enough to follow by hand, freezing when they end, saved and restored."""
+"""Worlds of one number that walks: small enough to follow by hand, freezing when they end, saved
+and restored."""
 
 from collections.abc import Mapping, Sequence
 
@@ -41,7 +42,9 @@ class Walking:
         rows = list(range(self.num_envs)) if worlds is None else list(worlds)
         self.seeds += [int(seed) for seed in seeds]
         for row, seed in zip(rows, seeds, strict=True):
-            self.place[row] = np.random.default_rng(seed).uniform(0.5, 1.5) * (1 if seed % 2 else -1)
+            self.place[row] = np.random.default_rng(seed).uniform(0.5, 1.5) * (
+                1 if seed % 2 else -1
+            )
         self.steps[rows] = 0
         return self._seen()
 
@@ -77,4 +80,8 @@ class Walking:
 
     def _seen(self) -> Observation:
         place = self.place[:, None].copy()
-        return {"place": place, "twice": 2 * place, "front": np.zeros((self.num_envs, 2, 2, 3), np.uint8)}
+        return {
+            "place": place,
+            "twice": 2 * place,
+            "front": np.zeros((self.num_envs, 2, 2, 3), np.uint8),
+        }

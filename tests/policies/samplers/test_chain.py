@@ -28,7 +28,12 @@ from robots.errors import HandoffError
 
 B, H, A = 5, 3, 2
 DPPO = ChainConfig(
-    min_std=0.1, min_log_prob_std=0.1, noise_clip=3.0, log_prob_min=-5.0, log_prob_max=2.0, reduce="mean"
+    min_std=0.1,
+    min_log_prob_std=0.1,
+    noise_clip=3.0,
+    log_prob_min=-5.0,
+    log_prob_max=2.0,
+    reduce="mean",
 )
 STOCHASTIC: dict[str, Grid] = {
     "ddpm": ddpm_grid(20, clip=1.0),
@@ -65,12 +70,16 @@ def draw(steps: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return noise_LBHA[0], noise_LBHA[1:]
 
 
-def walk(grid: Grid, options: ChainConfig, denoise: Network, active_KB: Tensor | None = None) -> Chain:
+def walk(
+    grid: Grid, options: ChainConfig, denoise: Network, active_KB: Tensor | None = None
+) -> Chain:
     with torch.no_grad():
         return sample_chain(denoise, *draw(len(grid)), grid, options, active_KB)
 
 
-@pytest.mark.parametrize("options", [ChainConfig(), ChainConfig(reduce="none"), DPPO], ids=["sum", "none", "DPPO"])
+@pytest.mark.parametrize(
+    "options", [ChainConfig(), ChainConfig(reduce="none"), DPPO], ids=["sum", "none", "DPPO"]
+)
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_log_probs_of_a_stored_chain_are_the_samplers(name: str, options: ChainConfig) -> None:
     grid, network = STOCHASTIC[name], Network(0)
@@ -105,12 +114,17 @@ def test_another_std_gives_another_log_prob() -> None:
 
 
 def test_one_step_of_the_flow_sde_has_the_density_worked_by_hand() -> None:
-    # From 1 to 0.5 with sigma = 0.5 * sqrt(1 / 0.5), so sigma^2 = 0.5: the velocity 0.4 at x = 2 puts the clean chunk
-    # at 1.6 and the noise at 2; mean 0.5 * 1.6 + (0.5 - 0.5 * 0.5 / 2) * 2 = 1.55, std sqrt(0.5 * 0.5) = 0.5.
+    # From 1 to 0.5 with sigma = 0.5 * sqrt(1 / 0.5), so sigma^2 = 0.5: the velocity 0.4 at x = 2
+    # puts the clean chunk at 1.6 and the noise at 2; mean 0.5 * 1.6 + (0.5 - 0.5 * 0.5 / 2) * 2 =
+    # 1.55, std sqrt(0.5 * 0.5) = 0.5.
     grid = sde_grid(2, 0.5).part(0, 1)
     noise = torch.full((1, H, A), 2.0)
     chain = sample_chain(
-        lambda noisy, time: torch.full_like(noisy, 0.4), noise, torch.ones(1, 1, H, A), grid, ChainConfig()
+        lambda noisy, time: torch.full_like(noisy, 0.4),
+        noise,
+        torch.ones(1, 1, H, A),
+        grid,
+        ChainConfig(),
     )
     assert chain.mean_KBHA.numpy() == pytest.approx(1.55, abs=1e-6)
     assert chain.std_KB.item() == pytest.approx(0.5, abs=1e-6)
@@ -183,7 +197,11 @@ def test_one_random_step_is_noisy_and_the_others_follow_the_ode() -> None:
     assert torch.equal(chain.std_KB > 0, active_KB)
     assert torch.equal(chain.log_prob != 0, active_KB)
     with torch.no_grad():
-        euler = ode_grid(4).transition(network, chain.sample_LBHA[2], torch.full((B,), 2), torch.ones(B)).mean_BHA
+        euler = (
+            ode_grid(4)
+            .transition(network, chain.sample_LBHA[2], torch.full((B,), 2), torch.ones(B))
+            .mean_BHA
+        )
     assert torch.equal((chain.mean_KBHA[2] == euler).all(2).all(1), ~active_KB[2])
     assert (chain_log_prob(network, chain, grid, options) - chain.log_prob).abs().max() <= 1e-5
 
@@ -216,15 +234,19 @@ def test_entries_are_bounded_before_they_are_reduced() -> None:
     value = torch.tensor([[[0.0, 0.02, 1.0]]])
     peak = -math.log(0.01) - 0.5 * math.log(2.0 * math.pi)
     wide = ChainConfig(min_log_prob_std=0.1, reduce="none")
-    assert gaussian_log_prob(value, gaussian, ChainConfig(reduce="none")).flatten().tolist() == pytest.approx(
-        [peak, peak - 2.0, peak - 5000.0], abs=1e-2
-    )
+    assert gaussian_log_prob(
+        value, gaussian, ChainConfig(reduce="none")
+    ).flatten().tolist() == pytest.approx([peak, peak - 2.0, peak - 5000.0], abs=1e-2)
     assert gaussian_log_prob(value, gaussian, wide).flatten().tolist() == pytest.approx(
         [peak - math.log(10.0) - 0.5 * (number / 0.1) ** 2 for number in (0.0, 0.02, 1.0)], abs=1e-4
     )
     bounded = replace(DPPO, min_log_prob_std=0.0)
-    assert gaussian_log_prob(value, gaussian, bounded).item() == pytest.approx((2.0 + (peak - 2.0) - 5.0) / 3.0)
-    assert gaussian_log_prob(value, gaussian, replace(bounded, reduce="sum")).item() == pytest.approx(peak - 5.0)
+    assert gaussian_log_prob(value, gaussian, bounded).item() == pytest.approx(
+        (2.0 + (peak - 2.0) - 5.0) / 3.0
+    )
+    assert gaussian_log_prob(
+        value, gaussian, replace(bounded, reduce="sum")
+    ).item() == pytest.approx(peak - 5.0)
 
 
 def test_the_divergence_of_a_student_from_itself_is_zero() -> None:
@@ -258,17 +280,22 @@ def test_the_divergence_is_the_expected_log_ratio_and_teaches_the_student_only(n
 def test_without_noise_the_divergence_is_half_the_squared_distance() -> None:
     grid = ode_grid(2)
     chain = sample_chain(lambda x, t: torch.zeros_like(x), *draw(2), grid, ChainConfig())
-    kl = on_policy_kl(lambda x, t: torch.ones_like(x), lambda x, t: torch.full_like(x, 3.0), chain, grid)
+    kl = on_policy_kl(
+        lambda x, t: torch.ones_like(x), lambda x, t: torch.full_like(x, 3.0), chain, grid
+    )
     assert kl.numpy() == pytest.approx(0.5 * H * A * (0.5 * 2.0) ** 2)
 
 
 def test_steps_without_noise_of_a_noisy_sampler_match_the_means_of_the_ode() -> None:
-    # Velocities 2 apart: the ODE's means after a quarter are 0.5 apart. From 0.5 the SDE, with sigma^2 = 0.25 there,
-    # adds 0.25 * 0.25 / (2 * 0.5) * 0.5 * 2 = 0.0625 and has variance 0.25 * 0.25.
+    # Velocities 2 apart: the ODE's means after a quarter are 0.5 apart. From 0.5 the SDE, with
+    # sigma^2 = 0.25 there, adds 0.25 * 0.25 / (2 * 0.5) * 0.5 * 2 = 0.0625 and has variance 0.25 *
+    # 0.25.
     grid, active = sde_grid(4, 0.5), torch.zeros(4, B, dtype=torch.bool)
     active[2, 0] = True
     chain = sample_chain(lambda x, t: torch.zeros_like(x), *draw(4), grid, ChainConfig(), active)
-    kl = on_policy_kl(lambda x, t: torch.ones_like(x), lambda x, t: torch.full_like(x, 3.0), chain, grid)
+    kl = on_policy_kl(
+        lambda x, t: torch.ones_like(x), lambda x, t: torch.full_like(x, 3.0), chain, grid
+    )
     assert kl[~active].numpy() == pytest.approx(0.5 * H * A * 0.5**2)
     assert kl[2, 0].item() == pytest.approx(0.5 * H * A * 0.5625**2 / 0.0625)
 
@@ -279,7 +306,9 @@ def test_a_chain_is_a_function_of_its_noise_alone() -> None:
 
 
 def test_step_noise_for_another_number_of_steps_is_refused() -> None:
-    with pytest.raises(HandoffError, match=r"step noise has shape \(3, 5, 3, 2\), expected \(4, 5, 3, 2\)"):
+    with pytest.raises(
+        HandoffError, match=r"step noise has shape \(3, 5, 3, 2\), expected \(4, 5, 3, 2\)"
+    ):
         sample_chain(Network(0), *draw(3), sde_grid(4, 0.5), ChainConfig())
 
 

@@ -47,7 +47,10 @@ def test_every_step_equals_that_of_diffusers(steps: int):
     from diffusers import DDIMScheduler
 
     scheduler = DDIMScheduler(
-        100, beta_schedule="squaredcos_cap_v2", prediction_type="v_prediction", timestep_spacing="trailing"
+        100,
+        beta_schedule="squaredcos_cap_v2",
+        prediction_type="v_prediction",
+        timestep_spacing="trailing",
     )
     scheduler.set_timesteps(steps)
     generator = torch.Generator().manual_seed(0)
@@ -60,7 +63,18 @@ def test_every_step_equals_that_of_diffusers(steps: int):
 
 
 def test_sampling_starts_at_the_noisiest_level():
-    assert [step.timestep for step in ddim_steps(100, 10)] == [99, 89, 79, 69, 59, 49, 39, 29, 19, 9]
+    assert [step.timestep for step in ddim_steps(100, 10)] == [
+        99,
+        89,
+        79,
+        69,
+        59,
+        49,
+        39,
+        29,
+        19,
+        9,
+    ]
     assert ddim_steps(100, 1)[0].timestep == 99
 
 
@@ -70,11 +84,15 @@ def test_steps_that_do_not_divide_the_schedule_are_refused():
 
 
 def gaussian_velocity(mean: float, spread: float, timesteps: int = 100):
-    """The exact velocity when clean samples are N(mean, spread^2), from the posterior mean of the clean sample."""
+    """The exact velocity when clean samples are N(mean, spread^2), from the posterior mean of the
+    clean sample."""
     schedule = cosine_schedule(timesteps)
 
     def denoise(noisy: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
-        alpha, sigma = schedule.alpha_K[timestep, None, None], schedule.sigma_K[timestep, None, None]
+        alpha, sigma = (
+            schedule.alpha_K[timestep, None, None],
+            schedule.sigma_K[timestep, None, None],
+        )
         gain = alpha * spread**2 / (alpha**2 * spread**2 + sigma**2)
         clean = mean + gain * (noisy - alpha * mean)
         return (alpha * noisy - clean) / sigma
@@ -108,7 +126,9 @@ def test_ddpm_reaches_the_same_gaussian():
 
 def test_clean_samples_stay_within_the_clip():
     noise = torch.full((1, 2, 2), 50.0)
-    sample = ddim_sample(lambda noisy, timestep: torch.zeros_like(noisy), noise, ddim_steps(100, 10), clip=1.0)
+    sample = ddim_sample(
+        lambda noisy, timestep: torch.zeros_like(noisy), noise, ddim_steps(100, 10), clip=1.0
+    )
     assert sample.abs().max() <= 1.0
 
 
@@ -126,7 +146,9 @@ def test_the_default_target_is_the_schedules_velocity():
     schedule, level = cosine_schedule(100), torch.tensor([40])
     clean, noise = torch.randn(2, 1, 3, 2, generator=torch.Generator().manual_seed(0))
     alpha, sigma = schedule.alpha_K[level, None, None], schedule.sigma_K[level, None, None]
-    assert torch.equal(training_target("v", clean, noise, alpha, sigma), schedule.diffuse(clean, noise, level)[1])
+    assert torch.equal(
+        training_target("v", clean, noise, alpha, sigma), schedule.diffuse(clean, noise, level)[1]
+    )
 
 
 def test_a_grid_with_eta_zero_is_the_plain_sampler():
@@ -139,7 +161,9 @@ NAMES: dict[Prediction, Any] = {"v": "v_prediction", "epsilon": "epsilon", "samp
 
 
 @pytest.mark.parametrize("prediction", NAMES)
-@pytest.mark.parametrize(("steps", "eta", "renoise"), [(10, 0.5, False), (5, 1.0, True), (100, 0.3, False)])
+@pytest.mark.parametrize(
+    ("steps", "eta", "renoise"), [(10, 0.5, False), (5, 1.0, True), (100, 0.3, False)]
+)
 def test_every_noisy_ddim_step_equals_that_of_diffusers(prediction, steps, eta, renoise):
     from diffusers import DDIMScheduler
 
@@ -151,14 +175,24 @@ def test_every_noisy_ddim_step_equals_that_of_diffusers(prediction, steps, eta, 
         clip_sample_range=2.0,
     )
     scheduler.set_timesteps(steps)
-    grid, generator = ddim_grid(100, steps, eta, 2.0, prediction, renoise), torch.Generator().manual_seed(0)
+    grid, generator = (
+        ddim_grid(100, steps, eta, 2.0, prediction, renoise),
+        torch.Generator().manual_seed(0),
+    )
     for number, timestep in enumerate(scheduler.timesteps.tolist()):
         noisy, answer, drawn = torch.randn(3, 4, 16, 2, generator=generator)
-        theirs = scheduler.step(answer, timestep, noisy, eta, renoise, variance_noise=drawn, return_dict=False)[0]
+        theirs = scheduler.step(
+            answer, timestep, noisy, eta, renoise, variance_noise=drawn, return_dict=False
+        )[0]
         chain = sample_chain(
-            lambda x, level, answer=answer: answer, noisy, drawn[None], grid.part(number, number + 1), ChainConfig()
+            lambda x, level, answer=answer: answer,
+            noisy,
+            drawn[None],
+            grid.part(number, number + 1),
+            ChainConfig(),
         )
-        # With eta 1 the noise kept at the first step is a small difference of numbers near 1, which float32 rounds.
+        # With eta 1 the noise kept at the first step is a small difference of numbers near 1, which
+        # float32 rounds.
         assert (chain.clean_BHA - theirs).abs().max() <= 1e-4
 
 
@@ -167,27 +201,42 @@ def test_every_ddpm_step_equals_that_of_diffusers(prediction):
     from diffusers import DDPMScheduler
 
     scheduler = DDPMScheduler(
-        20, beta_schedule="squaredcos_cap_v2", prediction_type=NAMES[prediction], clip_sample_range=2.0
+        20,
+        beta_schedule="squaredcos_cap_v2",
+        prediction_type=NAMES[prediction],
+        clip_sample_range=2.0,
     )
     grid, generator = ddpm_grid(20, 2.0, prediction), torch.Generator().manual_seed(0)
     for number in range(20):
         noisy, answer = torch.randn(2, 4, 16, 2, generator=generator)
-        theirs = scheduler.step(answer, 19 - number, noisy, torch.Generator().manual_seed(number), return_dict=False)[0]
+        theirs = scheduler.step(
+            answer, 19 - number, noisy, torch.Generator().manual_seed(number), return_dict=False
+        )[0]
         drawn = torch.randn(1, 4, 16, 2, generator=torch.Generator().manual_seed(number))
         chain = sample_chain(
-            lambda x, level, answer=answer: answer, noisy, drawn, grid.part(number, number + 1), ChainConfig()
+            lambda x, level, answer=answer: answer,
+            noisy,
+            drawn,
+            grid.part(number, number + 1),
+            ChainConfig(),
         )
         assert (chain.clean_BHA - theirs).abs().max() <= 1e-5
 
 
 def test_moments_of_ddim_and_ddpm_approach_the_gaussians():
     denoise = gaussian_velocity(0.2, 0.5, 1000)
-    found = [end_moments(ddim_grid(1000, steps, 0.0, 10.0), denoise) for steps in (5, 20, 100, 1000)]
+    found = [
+        end_moments(ddim_grid(1000, steps, 0.0, 10.0), denoise) for steps in (5, 20, 100, 1000)
+    ]
     stds = [std for _, std in found]
     assert stds[0] < stds[1] < stds[2] < stds[3] < 0.5
     assert found[3] == pytest.approx((0.2, 0.5), abs=2e-3)
-    assert end_moments(ddim_grid(1000, 1000, 1.0, 10.0), denoise) == pytest.approx((0.2, 0.5), abs=4e-3)
-    assert end_moments(ddpm_grid(100, 10.0), gaussian_velocity(0.2, 0.5)) == pytest.approx((0.2, 0.482), abs=1e-3)
+    assert end_moments(ddim_grid(1000, 1000, 1.0, 10.0), denoise) == pytest.approx(
+        (0.2, 0.5), abs=4e-3
+    )
+    assert end_moments(ddpm_grid(100, 10.0), gaussian_velocity(0.2, 0.5)) == pytest.approx(
+        (0.2, 0.482), abs=1e-3
+    )
 
 
 def constant(value):
@@ -197,7 +246,12 @@ def constant(value):
 def test_guidance_runs_from_the_unconditional_through_the_conditional_answer():
     noisy, level = torch.randn(2, 3, 2), torch.zeros(2)
     wild, goal = torch.randn(2, 2, 3, 2)
-    for scale, expected in [(1.0, goal), (0.0, wild), (1.5, wild + 1.5 * (goal - wild)), (0.5, (wild + goal) / 2.0)]:
+    for scale, expected in [
+        (1.0, goal),
+        (0.0, wild),
+        (1.5, wild + 1.5 * (goal - wild)),
+        (0.5, (wild + goal) / 2.0),
+    ]:
         guided = guide(lambda x, level: goal, lambda x, level: wild, scale)(noisy, level)
         assert torch.allclose(guided, expected, atol=1e-6)
     assert guide(constant(3.0), constant(1.0), 1.5)(noisy, level).unique().tolist() == [4.0]

@@ -30,7 +30,9 @@ def gaussian_denoise(noisy: Tensor, sigma: Tensor) -> Tensor:
     ("sigma", "skip", "out", "inner"),
     [(0.1, 0.9615, 0.0981, 1.9612), (0.5, 0.5, 0.3536, 1.4142), (1.0, 0.2, 0.4472, 0.8944)],
 )
-def test_the_coefficients_have_the_published_form(sigma: float, skip: float, out: float, inner: float) -> None:
+def test_the_coefficients_have_the_published_form(
+    sigma: float, skip: float, out: float, inner: float
+) -> None:
     found = [value.item() for value in coefficients(torch.tensor(sigma))]
     assert found == pytest.approx([skip, out, inner, math.log(sigma) / 4.0], abs=5e-5)
 
@@ -53,14 +55,18 @@ def test_a_network_that_hits_the_target_denoises() -> None:
         assert torch.equal(level, example.noise_B)
         return example.target_BHA
 
-    assert torch.allclose(preconditioned(network)(clean + sigma[:, None, None] * noise, sigma), clean, atol=1e-5)
+    assert torch.allclose(
+        preconditioned(network)(clean + sigma[:, None, None] * noise, sigma), clean, atol=1e-5
+    )
 
 
 def test_the_loss_is_edms_weighted_error_of_the_denoiser() -> None:
     clean, noise = torch.randn(2, 6, 3, 2, generator=torch.Generator().manual_seed(0))
     sigma = exponential_sigmas(6).float()
     example = edm_example(clean, noise, sigma)
-    wrong = preconditioned(lambda scaled, level: torch.zeros_like(scaled))(clean + sigma[:, None, None] * noise, sigma)
+    wrong = preconditioned(lambda scaled, level: torch.zeros_like(scaled))(
+        clean + sigma[:, None, None] * noise, sigma
+    )
     error = ((wrong - clean) / coefficients(sigma).out[:, None, None]) ** 2
     assert torch.allclose(error, example.target_BHA**2, rtol=1e-3)
 
@@ -74,9 +80,12 @@ def test_three_steps_end_at_the_denoised_chunk() -> None:
     assert grid.start == 1.0
     assert grid.next_sigma_K.tolist() == pytest.approx([0.0707107, 0.005, 0.0])
     noise = torch.full((1, 1, 1), 0.8)
-    # 0.8 * 0.0707 + 0.0283 * 0.9293 = 0.08286; * 0.0707 + 0.3 * 0.9293 = 0.28464; then the last answer, 0.5.
+    # 0.8 * 0.0707 + 0.0283 * 0.9293 = 0.08286; * 0.0707 + 0.3 * 0.9293 = 0.28464; then the last
+    # answer, 0.5.
     answers = iter([0.0283, 0.3, 0.5])
-    assert sample(lambda x, sigma: torch.full_like(x, next(answers)), noise, grid).item() == pytest.approx(0.5)
+    assert sample(
+        lambda x, sigma: torch.full_like(x, next(answers)), noise, grid
+    ).item() == pytest.approx(0.5)
     answers = iter([0.0283, 0.3])
     part = sample(lambda x, sigma: torch.full_like(x, next(answers)), noise, grid.part(0, 2))
     assert part.item() == pytest.approx(0.28464, abs=1e-4)
@@ -85,7 +94,10 @@ def test_three_steps_end_at_the_denoised_chunk() -> None:
 def test_the_ode_follows_the_exact_flow_with_more_steps_ever_closer() -> None:
     # Along the exact flow x - MEAN scales with sqrt(SPREAD^2 + sigma^2).
     slope = SPREAD / math.sqrt(SPREAD**2 + 1.0)
-    found = [end_moments(edm_grid(exponential_sigmas(steps), 0.0), gaussian_denoise) for steps in (3, 10, 50, 400)]
+    found = [
+        end_moments(edm_grid(exponential_sigmas(steps), 0.0), gaussian_denoise)
+        for steps in (3, 10, 50, 400)
+    ]
     stds = [std for _, std in found]
     assert stds[0] < stds[1] < stds[2] < stds[3] < slope
     assert found[3] == pytest.approx((MEAN * (1.0 - slope), slope), abs=5e-3)
@@ -93,22 +105,32 @@ def test_the_ode_follows_the_exact_flow_with_more_steps_ever_closer() -> None:
 
 def test_the_ancestral_sampler_reaches_the_gaussian() -> None:
     mean, std = end_moments(edm_grid(exponential_sigmas(400), 1.0), gaussian_denoise)
-    assert (mean, std) == pytest.approx((MEAN * (1.0 - SPREAD**2 / (SPREAD**2 + 1.0)), SPREAD), abs=6e-3)
-    assert end_moments(edm_grid(exponential_sigmas(400), 1.0), gaussian_denoise, noisy=0.0)[1] < 0.29
+    assert (mean, std) == pytest.approx(
+        (MEAN * (1.0 - SPREAD**2 / (SPREAD**2 + 1.0)), SPREAD), abs=6e-3
+    )
+    assert (
+        end_moments(edm_grid(exponential_sigmas(400), 1.0), gaussian_denoise, noisy=0.0)[1] < 0.29
+    )
 
 
 def test_ancestral_noise_and_kept_noise_make_up_the_next_level() -> None:
     grid = edm_grid(exponential_sigmas(4), 1.0)
     zero = torch.zeros(4, 1, 1)
-    kept = grid.transition(lambda x, sigma: zero, torch.ones(4, 1, 1), torch.arange(4), torch.ones(4))
+    kept = grid.transition(
+        lambda x, sigma: zero, torch.ones(4, 1, 1), torch.arange(4), torch.ones(4)
+    )
     down = kept.mean_BHA.flatten() * grid.sigma_K
-    assert (down**2 + kept.std_B**2).tolist() == pytest.approx((grid.next_sigma_K**2).tolist(), abs=1e-7)
+    assert (down**2 + kept.std_B**2).tolist() == pytest.approx(
+        (grid.next_sigma_K**2).tolist(), abs=1e-7
+    )
 
 
 def test_exponential_sigmas_preconditioning_and_steps_equal_those_of_diffusers() -> None:
     from diffusers import EDMEulerScheduler
 
-    scheduler = EDMEulerScheduler(sigma_min=0.005, sigma_max=1.0, sigma_data=0.5, sigma_schedule="exponential")
+    scheduler = EDMEulerScheduler(
+        sigma_min=0.005, sigma_max=1.0, sigma_data=0.5, sigma_schedule="exponential"
+    )
     scheduler.set_timesteps(5)
     grid = edm_grid(exponential_sigmas(5), 0.0)
     assert torch.allclose(grid.sigma_K, scheduler.sigmas[:-1], rtol=1e-5)
@@ -120,7 +142,9 @@ def test_exponential_sigmas_preconditioning_and_steps_equal_those_of_diffusers()
     theirs = ours = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))
     for timestep in scheduler.timesteps:
         scaled = scheduler.scale_model_input(theirs, timestep)
-        theirs = scheduler.step(network(scaled, timestep.expand(4)), timestep, theirs, return_dict=False)[0]
+        theirs = scheduler.step(
+            network(scaled, timestep.expand(4)), timestep, theirs, return_dict=False
+        )[0]
     assert (sample(preconditioned(network), ours, grid) - theirs).abs().max() <= 1e-5
 
 
@@ -152,7 +176,8 @@ def test_training_sigmas_are_log_logistic_between_the_bounds() -> None:
     sigma = training_sigma(share)
     assert sigma[0].item() == pytest.approx(0.005)
     assert sigma[-1].item() == pytest.approx(1.0)
-    # F(s) = 1 / (1 + (0.5 / s)^2); between F(0.005) = 1 / 10001 and F(1) = 0.8 the median has F = 0.40005.
+    # F(s) = 1 / (1 + (0.5 / s)^2); between F(0.005) = 1 / 10001 and F(1) = 0.8 the median has F =
+    # 0.40005.
     assert sigma[50_000].item() == pytest.approx(0.5 / math.sqrt(1.0 / 0.40005 - 1.0), rel=1e-4)
 
 

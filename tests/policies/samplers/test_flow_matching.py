@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from policies.samplers.chain import ChainConfig, sample, sample_chain
-from policies.samplers.flow_matching import FlowGrid, flow_example, ode_grid, sde_grid, training_time
+from policies.samplers.flow_matching import (
+    FlowGrid,
+    flow_example,
+    ode_grid,
+    sde_grid,
+    training_time,
+)
 from robots.errors import HandoffError
 from tests.policies.gaussian import end_moments
 
@@ -15,7 +21,8 @@ MEAN, SPREAD = 0.2, 0.3
 
 
 def gaussian_velocity(noisy: Tensor, time: Tensor) -> Tensor:
-    """The exact velocity when clean samples are N(MEAN, SPREAD^2), from the posterior mean of the clean sample."""
+    """The exact velocity when clean samples are N(MEAN, SPREAD^2), from the posterior mean of the
+    clean sample."""
     t = time[:, None, None]
     gain = (1.0 - t) * SPREAD**2 / ((1.0 - t) ** 2 * SPREAD**2 + t**2)
     return (noisy - MEAN - gain * (noisy - (1.0 - t) * MEAN)) / t
@@ -28,14 +35,22 @@ def test_the_ode_reaches_the_gaussian_with_more_steps_ever_closer(steps: int, st
 
 @pytest.mark.parametrize(("steps", "std"), [(4, 0.238), (10, 0.270), (200, 0.300)])
 def test_the_flow_sde_reaches_it_too_and_sooner(steps: int, std: float) -> None:
-    assert end_moments(sde_grid(steps, 0.5), gaussian_velocity) == pytest.approx((MEAN, std), abs=1e-3)
+    assert end_moments(sde_grid(steps, 0.5), gaussian_velocity) == pytest.approx(
+        (MEAN, std), abs=1e-3
+    )
 
 
 def test_noise_without_its_correction_of_the_mean_misses_the_gaussian() -> None:
     class Uncorrected(FlowGrid):
         def transition(self, denoise, sample_BHA, step_B, active_B):
-            mean_BHA, _ = super().transition(denoise, sample_BHA, step_B, torch.zeros_like(active_B))
-            return super().transition(denoise, sample_BHA, step_B, active_B)._replace(mean_BHA=mean_BHA)
+            mean_BHA, _ = super().transition(
+                denoise, sample_BHA, step_B, torch.zeros_like(active_B)
+            )
+            return (
+                super()
+                .transition(denoise, sample_BHA, step_B, active_B)
+                ._replace(mean_BHA=mean_BHA)
+            )
 
     grid = sde_grid(200, 0.5)
     wrong = Uncorrected(grid.time_K, grid.next_time_K, grid.noise_K)
@@ -44,13 +59,18 @@ def test_noise_without_its_correction_of_the_mean_misses_the_gaussian() -> None:
 
 def test_sampled_chains_have_these_moments() -> None:
     noise = torch.randn(11, 40_000, 1, 1, generator=torch.Generator().manual_seed(0))
-    clean = sample_chain(gaussian_velocity, noise[0], noise[1:], sde_grid(10, 0.5), ChainConfig()).clean_BHA
+    clean = sample_chain(
+        gaussian_velocity, noise[0], noise[1:], sde_grid(10, 0.5), ChainConfig()
+    ).clean_BHA
     assert clean.mean().item() == pytest.approx(MEAN, abs=5e-3)
     assert clean.std().item() == pytest.approx(0.270, abs=4e-3)
 
 
 def test_heuns_error_falls_with_the_square_of_the_steps() -> None:
-    errors = [SPREAD - end_moments(ode_grid(steps, "heun"), gaussian_velocity)[1] for steps in (40, 80, 160)]
+    errors = [
+        SPREAD - end_moments(ode_grid(steps, "heun"), gaussian_velocity)[1]
+        for steps in (40, 80, 160)
+    ]
     assert errors[0] / errors[1] == pytest.approx(4.0, rel=0.15)
     assert errors[1] / errors[2] == pytest.approx(4.0, rel=0.15)
     euler = [SPREAD - end_moments(ode_grid(steps), gaussian_velocity)[1] for steps in (80, 160)]
@@ -74,7 +94,9 @@ def test_the_ode_equals_that_of_diffusers(solver: str) -> None:
 
     noise = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))
     theirs = noise
-    scheduler: Any = FlowMatchEulerDiscreteScheduler() if solver == "euler" else FlowMatchHeunDiscreteScheduler()
+    scheduler: Any = (
+        FlowMatchEulerDiscreteScheduler() if solver == "euler" else FlowMatchHeunDiscreteScheduler()
+    )
     if solver == "euler":
         grid = ode_grid(5)
         scheduler.set_timesteps(sigmas=grid.time_K.tolist())

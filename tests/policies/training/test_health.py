@@ -15,7 +15,9 @@ from policies.training.loop import Trained, train, without_data
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 
-CONFIG = TrainingConfig(steps=90, learning_rate=1e-2, warmup_steps=3, log_every=10, checkpoint_seconds=0.0)
+CONFIG = TrainingConfig(
+    steps=90, learning_rate=1e-2, warmup_steps=3, log_every=10, checkpoint_seconds=0.0
+)
 
 
 class Layers(nn.Module):
@@ -28,20 +30,28 @@ class Layers(nn.Module):
         self.third = nn.Parameter(torch.ones(1))
 
 
-def run(model: nn.Module, loss: Callable[[int], Tensor], out: Path, config: TrainingConfig = CONFIG) -> Trained:
+def run(
+    model: nn.Module, loss: Callable[[int], Tensor], out: Path, config: TrainingConfig = CONFIG
+) -> Trained:
     return train(config, model, without_data(loss), "job", out, no_progress)
 
 
 def test_a_parameter_that_the_loss_leaves_out_is_named(tmp_path: Path):
     model = Layers()
-    with pytest.raises(HandoffError, match=r"1 of 3 parameters have had no gradient in 20 updates: third\."):
+    with pytest.raises(
+        HandoffError, match=r"1 of 3 parameters have had no gradient in 20 updates: third\."
+    ):
         run(model, lambda step: (model.first * model.second).square().sum(), tmp_path)
 
 
 def test_a_parameter_whose_gradient_is_always_zero_is_named(tmp_path: Path):
     model = Layers()
     with pytest.raises(HandoffError, match="no gradient in 20 updates: third"):
-        run(model, lambda step: ((model.first * model.second).square() + 0.0 * model.third).sum(), tmp_path)
+        run(
+            model,
+            lambda step: ((model.first * model.second).square() + 0.0 * model.third).sum(),
+            tmp_path,
+        )
 
 
 def test_no_more_than_five_are_named(tmp_path: Path):
@@ -53,13 +63,21 @@ def test_no_more_than_five_are_named(tmp_path: Path):
 def test_a_frozen_parameter_needs_no_gradient(tmp_path: Path):
     model = Layers()
     model.third.requires_grad_(False)
-    assert run(model, lambda step: (model.first * model.second + 1.0).square().sum(), tmp_path).loss > 0
+    assert (
+        run(model, lambda step: (model.first * model.second + 1.0).square().sum(), tmp_path).loss
+        > 0
+    )
 
 
 def test_weights_behind_one_that_starts_at_zero_get_their_gradient_in_time(tmp_path: Path):
     model = Layers(second=0.0)
     model.third.requires_grad_(False)
-    run(model, lambda step: (model.first * model.second - 1.0).square().sum(), tmp_path, replace(CONFIG, log_every=1))
+    run(
+        model,
+        lambda step: (model.first * model.second - 1.0).square().sum(),
+        tmp_path,
+        replace(CONFIG, log_every=1),
+    )
 
 
 def test_a_parameter_that_takes_part_seldom_lives(tmp_path: Path):
@@ -90,14 +108,24 @@ def test_a_loss_without_any_trainable_parameter_stops_at_once(tmp_path: Path):
 
 def test_a_rate_too_low_to_move_a_weight_stops(tmp_path: Path):
     model = nn.ParameterDict({"weight": torch.ones(3)})
-    with pytest.raises(HandoffError, match=r"no weight changed in the updates before 10, although .* up to 1e-12"):
-        run(model, lambda step: model["weight"].sum(), tmp_path, replace(CONFIG, learning_rate=1e-12))
+    with pytest.raises(
+        HandoffError, match=r"no weight changed in the updates before 10, although .* up to 1e-12"
+    ):
+        run(
+            model,
+            lambda step: model["weight"].sum(),
+            tmp_path,
+            replace(CONFIG, learning_rate=1e-12),
+        )
 
 
 def test_a_rate_of_zero_may_leave_the_weights(tmp_path: Path):
     model = nn.ParameterDict({"weight": torch.ones(3)})
     cosine = replace(CONFIG, schedule="cosine", log_every=1)
-    assert run(model, lambda step: model["weight"].sum(), tmp_path, cosine).average["weight"].max() < 1.0
+    assert (
+        run(model, lambda step: model["weight"].sum(), tmp_path, cosine).average["weight"].max()
+        < 1.0
+    )
 
 
 def test_weights_in_any_order_of_memory_are_compared():
@@ -131,7 +159,9 @@ def test_weights_spoilt_by_a_finite_loss_are_named_and_not_saved(tmp_path: Path)
         root = (0.0 * model["weight"]).sqrt() if step == 39 else model["weight"]
         return (root + model["other"]).sum()
 
-    with pytest.raises(HandoffError, match="1 of 2 parameters are not finite after update 40: weight"):
+    with pytest.raises(
+        HandoffError, match="1 of 2 parameters are not finite after update 40: weight"
+    ):
         run(model, loss, tmp_path)
     assert torch.load(tmp_path / "training.pt", weights_only=True)["step"] == 30
 

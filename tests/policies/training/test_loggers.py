@@ -30,7 +30,14 @@ CONFIG = TrainingConfig(
 
 def learn(config: TrainingConfig, out: Path, progress: Progress) -> None:
     model = nn.Linear(1, 1)
-    train(config, model, without_data(lambda step: model(torch.ones(1, 1)).square().sum()), "job", out, progress)
+    train(
+        config,
+        model,
+        without_data(lambda step: model(torch.ones(1, 1)).square().sum()),
+        "job",
+        out,
+        progress,
+    )
 
 
 def tensorboard_steps(out: Path, name: str = "loss") -> list[int]:
@@ -58,7 +65,10 @@ def wandb_history(out: Path) -> dict[str, list[dict[str, float]]]:
             if record.WhichOneof("record_type") == "run":
                 number = record.run.run_id
             if record.WhichOneof("record_type") == "history":
-                items = {"/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+                items = {
+                    "/".join(item.nested_key): json.loads(item.value_json)
+                    for item in record.history.item
+                }
                 history.setdefault(number, []).append(items)
     return history
 
@@ -80,7 +90,11 @@ def test_the_lines_hold_every_entry_once(resumed: Path):
 
 def test_tensorboard_holds_every_entry_once(resumed: Path):
     assert len(list((resumed / "tensorboard").iterdir())) == 2
-    assert tensorboard_steps(resumed) == tensorboard_steps(resumed, "gradient_norm") == list(range(10, 100, 10))
+    assert (
+        tensorboard_steps(resumed)
+        == tensorboard_steps(resumed, "gradient_norm")
+        == list(range(10, 100, 10))
+    )
 
 
 def test_weights_and_biases_holds_no_step_twice_and_goes_on_with_the_same_run(resumed: Path):
@@ -130,7 +144,11 @@ def test_pictures_are_shown_beside_the_curve(tmp_path: Path):
     (event,) = events.Images("sample")
     assert (event.step, event.height, event.width) == (90, 4, 6)
     (entries,) = wandb_history(tmp_path).values()
-    assert (entries[0]["_step"], entries[0]["sample/height"], entries[0]["sample/width"]) == (91, 4, 6)
+    assert (entries[0]["_step"], entries[0]["sample/height"], entries[0]["sample/width"]) == (
+        91,
+        4,
+        6,
+    )
 
 
 def test_without_a_wish_there_are_lines_only(tmp_path: Path):

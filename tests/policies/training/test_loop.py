@@ -12,7 +12,9 @@ from policies.training.optimizer import decayed, ema_decay, learning_rate, new_o
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 
-CONFIG = TrainingConfig(steps=90, learning_rate=0.6, warmup_steps=3, log_every=10, checkpoint_seconds=0.0)
+CONFIG = TrainingConfig(
+    steps=90, learning_rate=0.6, warmup_steps=3, log_every=10, checkpoint_seconds=0.0
+)
 
 
 def test_the_learning_rate_warms_up_stays_and_falls_over_the_last_third():
@@ -35,7 +37,9 @@ def test_the_cosine_is_that_of_diffusers(warmup: int):
 
 def test_the_cosine_starts_and_ends_at_zero():
     config = replace(CONFIG, schedule="cosine", warmup_steps=10, steps=30)
-    assert [learning_rate(config, step) for step in (0, 5, 10, 20, 30)] == pytest.approx([0.0, 0.3, 0.6, 0.3, 0.0])
+    assert [learning_rate(config, step) for step in (0, 5, 10, 20, 30)] == pytest.approx(
+        [0.0, 0.3, 0.6, 0.3, 0.0]
+    )
 
 
 class Mixed(nn.Module):
@@ -53,14 +57,22 @@ class Mixed(nn.Module):
 
 def test_only_matrices_decay_when_asked_for():
     model = Mixed()
-    assert list(decayed(model)) == ["attention.in_proj_weight", "attention.out_proj.weight", "head.weight"]
-    matrices, spared = new_optimizer(replace(CONFIG, decay="matrices", weight_decay=0.1), model).param_groups
+    assert list(decayed(model)) == [
+        "attention.in_proj_weight",
+        "attention.out_proj.weight",
+        "head.weight",
+    ]
+    matrices, spared = new_optimizer(
+        replace(CONFIG, decay="matrices", weight_decay=0.1), model
+    ).param_groups
     assert (len(matrices["params"]), matrices["weight_decay"]) == (3, 0.1)
     assert (len(spared["params"]), spared["weight_decay"]) == (7, 0.0)
 
 
 def test_all_decay_by_default():
-    (group,) = new_optimizer(replace(CONFIG, weight_decay=0.1, betas=(0.95, 0.999)), Mixed()).param_groups
+    (group,) = new_optimizer(
+        replace(CONFIG, weight_decay=0.1, betas=(0.95, 0.999)), Mixed()
+    ).param_groups
     assert (len(group["params"]), group["weight_decay"], group["betas"]) == (10, 0.1, (0.95, 0.999))
 
 
@@ -89,7 +101,12 @@ def test_gradients_are_left_by_default(tmp_path: Path):
 
 def test_a_training_with_groups_and_a_cosine_goes_on_bit_for_bit(tmp_path: Path):
     config = replace(
-        CONFIG, learning_rate=0.01, schedule="cosine", decay="matrices", weight_decay=0.1, max_grad_norm=0.1
+        CONFIG,
+        learning_rate=0.01,
+        schedule="cosine",
+        decay="matrices",
+        weight_decay=0.1,
+        max_grad_norm=0.1,
     )
 
     def learn(out: Path, stop_at: int) -> Tensor:
@@ -98,7 +115,10 @@ def test_a_training_with_groups_and_a_cosine_goes_on_bit_for_bit(tmp_path: Path)
         out.mkdir(exist_ok=True)
 
         def loss(step: int) -> Tensor:
-            rows = model.norm(model.words(torch.tensor([0, 1])) + model.position_HW) + rng(0, step).standard_normal()
+            rows = (
+                model.norm(model.words(torch.tensor([0, 1])) + model.position_HW)
+                + rng(0, step).standard_normal()
+            )
             return model.head(model.attention(rows, rows, rows)[0]).square().sum()
 
         def progress(done: int, total: int, note: str = "") -> None:
@@ -123,7 +143,9 @@ def test_bf16_covers_the_whole_loss_when_asked_for(tmp_path: Path):
 
     for precision in ("bf16", "fp32"):
         config = replace(CONFIG, steps=1)
-        train(config, model, without_data(loss), precision, tmp_path, no_progress, precision=precision)
+        train(
+            config, model, without_data(loss), precision, tmp_path, no_progress, precision=precision
+        )
     assert kinds == [torch.bfloat16, torch.float32]
 
 
@@ -151,7 +173,8 @@ class Scalar(nn.Module):
 
 
 def walk(model: Scalar, path: list[float]):
-    """A loss with gradient 1, so that Adam moves the weight by the learning rate; records the weight."""
+    """A loss with gradient 1, so that Adam moves the weight by the learning rate; records the
+    weight."""
 
     def loss(step: int) -> Tensor:
         path.append(float(model.weight.detach()))
@@ -197,15 +220,36 @@ def test_weights_spoilt_by_such_a_loss_are_not_saved(tmp_path: Path):
 
 def test_a_checkpoint_of_another_job_is_not_gone_on_with(tmp_path: Path):
     model, path = Scalar(), []
-    train(replace(CONFIG, steps=20), model, without_data(walk(model, path)), "one job", tmp_path, no_progress)
-    train(replace(CONFIG, steps=20), model, without_data(walk(model, path)), "another job", tmp_path, no_progress)
+    train(
+        replace(CONFIG, steps=20),
+        model,
+        without_data(walk(model, path)),
+        "one job",
+        tmp_path,
+        no_progress,
+    )
+    train(
+        replace(CONFIG, steps=20),
+        model,
+        without_data(walk(model, path)),
+        "another job",
+        tmp_path,
+        no_progress,
+    )
     assert len(path) == 40
 
 
 def test_a_finished_training_is_not_repeated(tmp_path: Path):
     model, path = Scalar(), []
     for _ in range(2):
-        train(replace(CONFIG, steps=20), model, without_data(walk(model, path)), "job", tmp_path, no_progress)
+        train(
+            replace(CONFIG, steps=20),
+            model,
+            without_data(walk(model, path)),
+            "job",
+            tmp_path,
+            no_progress,
+        )
     assert len(path) == 20
 
 

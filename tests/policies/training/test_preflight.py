@@ -12,7 +12,9 @@ from policies.training.loop import Objective, train
 from policies.training.preflight import Estimate, preflight
 from robots.interfaces import no_progress
 
-CONFIG = TrainingConfig(steps=200, learning_rate=1e-2, warmup_steps=3, log_every=50, checkpoint_seconds=0.0)
+CONFIG = TrainingConfig(
+    steps=200, learning_rate=1e-2, warmup_steps=3, log_every=50, checkpoint_seconds=0.0
+)
 
 
 class Clock:
@@ -51,7 +53,9 @@ class Dot(nn.Module):
         self.weight = nn.Parameter(torch.ones(4))
 
 
-def estimate(decode: float, collate: float, compute: float, config: TrainingConfig = CONFIG) -> Estimate:
+def estimate(
+    decode: float, collate: float, compute: float, config: TrainingConfig = CONFIG
+) -> Estimate:
     clock, model = Clock(), Dot()
 
     def loss(rows: Tensor, step: int) -> Tensor:
@@ -64,13 +68,19 @@ def estimate(decode: float, collate: float, compute: float, config: TrainingConf
 
 
 def test_slow_decoding_is_named_with_its_share():
-    found = estimate(decode=6.0, collate=1.0, compute=3.0, config=replace(CONFIG, preflight_seconds=1000.0))
+    found = estimate(
+        decode=6.0, collate=1.0, compute=3.0, config=replace(CONFIG, preflight_seconds=1000.0)
+    )
     assert found.bottleneck == "decode"
-    assert found.seconds == pytest.approx({"decode": 6.0, "collate": 1.0, "compute": 3.0, "optimize": 0.0})
+    assert found.seconds == pytest.approx(
+        {"decode": 6.0, "collate": 1.0, "compute": 3.0, "optimize": 0.0}
+    )
     assert found.note().startswith("preflight: decode takes 60% of 10 s per update, about 33.3 min")
 
 
-@pytest.mark.parametrize(("slow", "lengths"), [("collate", (1.0, 5.0, 3.0)), ("compute", (1.0, 2.0, 3.0))])
+@pytest.mark.parametrize(
+    ("slow", "lengths"), [("collate", (1.0, 5.0, 3.0)), ("compute", (1.0, 2.0, 3.0))]
+)
 def test_the_slowest_part_is_named(slow: str, lengths: tuple[float, float, float]):
     assert estimate(*lengths).bottleneck == slow
 
@@ -78,9 +88,17 @@ def test_the_slowest_part_is_named(slow: str, lengths: tuple[float, float, float
 def test_a_batch_of_one_stage_counts_as_decoding():
     clock, model = Clock(), Dot()
     stages = TwoStages(clock, 2.0, 1.0)
-    found = preflight(CONFIG, model, lambda step: stages(step), lambda rows, step: (rows @ model.weight).sum(), clock)
+    found = preflight(
+        CONFIG,
+        model,
+        lambda step: stages(step),
+        lambda rows, step: (rows @ model.weight).sum(),
+        clock,
+    )
     assert found is not None
-    assert found.seconds == pytest.approx({"decode": 3.0, "collate": 0.0, "compute": 0.0, "optimize": 0.0})
+    assert found.seconds == pytest.approx(
+        {"decode": 3.0, "collate": 0.0, "compute": 0.0, "optimize": 0.0}
+    )
 
 
 def test_it_ends_when_its_seconds_are_over():
@@ -95,11 +113,15 @@ def test_it_takes_no_more_than_three_percent_of_the_updates():
 def test_a_short_training_and_one_without_seconds_have_none():
     model = Dot()
     for config in (replace(CONFIG, steps=99), replace(CONFIG, preflight_seconds=0.0)):
-        assert preflight(config, model, lambda step: None, lambda rows, step: model.weight.sum()) is None
+        assert (
+            preflight(config, model, lambda step: None, lambda rows, step: model.weight.sum())
+            is None
+        )
 
 
 def test_memory_is_that_of_weights_moments_and_what_the_gradient_needs():
-    # Four weights; kept for their gradient are the batch of 8 x 4 and the 8 products before the square.
+    # Four weights; kept for their gradient are the batch of 8 x 4 and the 8 products before the
+    # square.
     assert estimate(0.0, 0.0, 0.0).bytes == {
         "parameters": 16,
         "gradients": 16,
@@ -125,7 +147,9 @@ def learn(config: TrainingConfig, out: Path) -> dict[str, Tensor]:
     np.random.seed(0)
     model = Norm()
     data = torch.randn(16, 4)
-    objective = Objective(lambda step: data * float(np.random.rand()), lambda rows, step: model(rows))
+    objective = Objective(
+        lambda step: data * float(np.random.rand()), lambda rows, step: model(rows)
+    )
     return train(config, model, objective, "job", out, no_progress).average
 
 
@@ -133,7 +157,10 @@ def test_nothing_that_a_training_depends_on_is_touched(tmp_path: Path):
     with_it, without = tmp_path / "with", tmp_path / "without"
     for out in (with_it, without):
         out.mkdir()
-    average, expected = learn(CONFIG, with_it), learn(replace(CONFIG, preflight_seconds=0.0), without)
+    average, expected = (
+        learn(CONFIG, with_it),
+        learn(replace(CONFIG, preflight_seconds=0.0), without),
+    )
     assert (with_it / "preflight.json").exists()
     assert not (without / "preflight.json").exists()
     assert average.keys() == expected.keys()
@@ -142,11 +169,17 @@ def test_nothing_that_a_training_depends_on_is_touched(tmp_path: Path):
 
 def test_the_report_is_written_and_told(tmp_path: Path):
     model, notes = Dot(), []
-    objective = Objective(lambda step: torch.ones(8, 4), lambda rows, step: (rows @ model.weight).square().mean())
-    train(CONFIG, model, objective, "job", tmp_path, lambda done, total, note="": notes.append(note))
+    objective = Objective(
+        lambda step: torch.ones(8, 4), lambda rows, step: (rows @ model.weight).square().mean()
+    )
+    train(
+        CONFIG, model, objective, "job", tmp_path, lambda done, total, note="": notes.append(note)
+    )
     report = json.loads((tmp_path / "preflight.json").read_text())
     assert report["bottleneck"] in report["seconds_per_update"]
-    assert report["estimated_seconds"] == pytest.approx(200 * sum(report["seconds_per_update"].values()))
+    assert report["estimated_seconds"] == pytest.approx(
+        200 * sum(report["seconds_per_update"].values())
+    )
     assert report["peak_memory_gb"] == pytest.approx(sum(report["estimated_bytes"].values()) / 1e9)
     assert all(note.startswith("preflight: ") for note in notes[:49])
     assert notes[49].startswith("loss ")

@@ -13,18 +13,28 @@ from robots.spec import FieldSpec
 
 METRES = FieldSpec(shape=(2,), unit="m")
 SIZES = DiffusionPolicyConfig(
-    horizon=4, n_action_steps=2, train_timesteps=4, inference_steps=2, network=MlpConfig(width=8, blocks=1)
+    horizon=4,
+    n_action_steps=2,
+    train_timesteps=4,
+    inference_steps=2,
+    network=MlpConfig(width=8, blocks=1),
 )
 
 
-def policy_and_windows(entries: int, anchor: int | None, count: int = 5) -> tuple[DiffusionPolicy, Windows]:
-    """An untrained policy that sees `entries` numbers and answers as many, and windows of random steps."""
+def policy_and_windows(
+    entries: int, anchor: int | None, count: int = 5
+) -> tuple[DiffusionPolicy, Windows]:
+    """An untrained policy that sees `entries` numbers and answers as many, and windows of random
+    steps."""
     draw = torch.Generator().manual_seed(0)
     module = DiffusionPolicy(SIZES, Shapes.of_vector(entries, entries, anchor))
     rows = torch.arange(count)[:, None]
     padded = torch.zeros(count, 4, dtype=torch.bool)
     return module, Windows(
-        torch.randn(count, entries, generator=draw), rows, torch.randn(count, 4, entries, generator=draw), padded
+        torch.randn(count, entries, generator=draw),
+        rows,
+        torch.randn(count, 4, entries, generator=draw),
+        padded,
     )
 
 

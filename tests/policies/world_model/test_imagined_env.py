@@ -39,7 +39,9 @@ def test_a_dream_depends_on_its_seed_and_actions_not_on_its_neighbours(model: Pa
     for step in range(6):
         many, one = together.step(action[:, step]), alone.step(action[1:2, step])
         for name in many.observation:
-            np.testing.assert_allclose(many.observation[name][1], one.observation[name][0], rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(
+                many.observation[name][1], one.observation[name][0], rtol=1e-5, atol=1e-5
+            )
 
 
 def test_a_chunk_is_its_actions_one_after_another(model: Path):
@@ -128,14 +130,23 @@ def test_a_policy_improves_in_dreams_alone(model: Path, tmp_path: Path):
     module = DiffusionPolicy(config, Shapes({"point": (0, 1), "wall": (1, 2)}, 1, None, {}))
     one = FieldSpec(shape=(1,))
     card = PolicyCard(
-        task="toy", rate_hz=10.0, observation={"point": one, "wall": one}, action=one, model=module.config
+        task="toy",
+        rate_hz=10.0,
+        observation={"point": one, "wall": one},
+        action=one,
+        model=module.config,
     )
     before, after = tmp_path / "before", tmp_path / "after"
     for folder in (before, after):
         folder.mkdir()
     save_policy(before, card, module.state_dict())
     learning = OnPolicyConfig(
-        ppo=PpoConfig(clip=0.2), least_clip=None, critic_warm_up=1, actor_rate=2e-3, batch_size=200, target_kl=None
+        ppo=PpoConfig(clip=0.2),
+        least_clip=None,
+        critic_warm_up=1,
+        actor_rate=2e-3,
+        batch_size=200,
+        target_kl=None,
     )
     practice = DppoPracticeConfig(walk=DppoConfig(steps=5), learning=learning, critic=(32,))
     options = FinetuneConfig(practice=practice, rollouts=25, decisions=10, first_seed=0)

@@ -1,4 +1,5 @@
-"""The latent world model: what it knows before it has learned, what it has learned of play, and what it refuses."""
+"""The latent world model: what it knows before it has learned, what it has learned of play, and
+what it refuses."""
 
 import shutil
 from dataclasses import replace
@@ -44,7 +45,9 @@ def test_draws_are_one_hot_and_pass_gradients_on():
 def test_draws_follow_their_probabilities():
     model, draw = fresh(), torch.Generator().manual_seed(0)
     seen = torch.randn(1, 3, generator=draw)
-    log_probs = model._log_probs(model.recognise(torch.cat([torch.zeros(1, 16), seen, torch.zeros(1, 3)], dim=1)))
+    log_probs = model._log_probs(
+        model.recognise(torch.cat([torch.zeros(1, 16), seen, torch.zeros(1, 3)], dim=1))
+    )
     many = model.begin(seen.expand(20_000, 3), model.gumbel(20_000, draw)).drawn_BZ
     torch.testing.assert_close(many.mean(dim=0), log_probs.exp().flatten(), atol=0.015, rtol=0.0)
 
@@ -61,7 +64,8 @@ def test_it_foretells_pushes_keeps_the_wall_and_knows_the_lamp_for_chance(toy_mo
     _, metrics = toy_model
     assert metrics["errors"]["10"]["point"] < 0.8 * PUSH
     assert metrics["errors"]["10"]["wall"] < 0.02
-    # Two draws of a fair coin of -1 and 1 are on average sqrt(2) apart, and a model that draws them is no nearer.
+    # Two draws of a fair coin of -1 and 1 are on average sqrt(2) apart, and a model that draws them
+    # is no nearer.
     assert metrics["errors"]["10"]["lamp"] == pytest.approx(2.0**0.5, abs=0.3)
     assert metrics["error"]["1"] < metrics["stays"]["1"]
 
@@ -124,7 +128,9 @@ def test_a_killed_training_comes_to_the_same_model(toy_play: Path, tmp_path: Pat
 
 
 def test_a_damaged_or_missing_model_is_named(toy_model, tmp_path: Path):
-    with pytest.raises(HandoffError, match=r"no world_model.json. Did the training of the world model finish"):
+    with pytest.raises(
+        HandoffError, match=r"no world_model.json. Did the training of the world model finish"
+    ):
         load_world_model(tmp_path)
     copy = tmp_path / "copy"
     shutil.copytree(toy_model[0], copy)
@@ -149,7 +155,9 @@ def test_a_damaged_or_missing_model_is_named(toy_model, tmp_path: Path):
         (replace(TOY, horizons=(1, 100)), "longer than the longest horizon of 100 steps"),
     ],
 )
-def test_play_that_will_not_do_is_refused(config: WorldModelConfig, message: str, toy_play: Path, tmp_path: Path):
+def test_play_that_will_not_do_is_refused(
+    config: WorldModelConfig, message: str, toy_play: Path, tmp_path: Path
+):
     short = replace(config, training=replace(config.training, steps=2))
     with pytest.raises(HandoffError, match=message):
         train_world_model(short, toy_play, tmp_path, no_progress)

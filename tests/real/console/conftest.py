@@ -24,7 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def opened(folder: Path) -> Iterator[Open]:
-    # A page on a busy machine may be late; how long each may be, the desk's own tests say with a clock of their own.
+    # A page on a busy machine may be late; how long each may be, the desk's own tests say with a
+    # clock of their own.
     config = ConsoleConfig(port=0, desk=DeskConfig(watchdog=1.0, undo=UNDO))
     with open_console(config, folder) as opened:
         yield opened

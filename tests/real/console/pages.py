@@ -21,7 +21,9 @@ from real.console.process import Open
 class Page:
     """A browser's page in words."""
 
-    def __init__(self, opened: Open, name: str = "ada", token: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, opened: Open, name: str = "ada", token: str | None = None, **options: Any
+    ) -> None:
         url, _, known = opened.url.partition("/#")
         self.socket: ClientConnection = connect(
             url.replace("http", "ws") + "/page", max_size=2**22, close_timeout=0.5, **options

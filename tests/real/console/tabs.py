@@ -14,13 +14,16 @@ from real.console.arbiter import Command, Mode
 from real.console.client import Line
 from tests.real.console.pages import until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 NAMED = "localStorage.setItem('handoff-name', '{}')"
 
 
 @contextmanager
 def open_browser() -> Iterator[Any]:
-    """A browser without windows; a machine without Chromium skips the test, unless engines are required."""
+    """A browser without windows; a machine without Chromium skips the test, unless engines are
+    required."""
     if CHROMIUM is None and not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
         pytest.skip("no Chromium on this machine")
     playwright_api = pytest.importorskip("playwright.sync_api")
@@ -48,7 +51,8 @@ class Tab:
         return self
 
     def until(self, expression: str) -> None:
-        """Waits for something in the page; Playwright's own way is one that the page's security policy forbids."""
+        """Waits for something in the page; Playwright's own way is one that the page's security
+        policy forbids."""
         until(lambda: self.page.evaluate(expression))
 
     def mode(self) -> str:

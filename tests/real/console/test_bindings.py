@@ -5,7 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from real.console.bindings import ACTIONS, DEFAULTS, NEEDED, Bindings, Inputs, RefusedBindingError, stored_bindings
+from real.console.bindings import (
+    ACTIONS,
+    DEFAULTS,
+    NEEDED,
+    Bindings,
+    Inputs,
+    RefusedBindingError,
+    stored_bindings,
+)
 from robots.errors import HandoffError
 
 
@@ -101,14 +109,20 @@ def test_two_actions_swap_their_inputs_of_one_kind():
 
 def test_a_swap_leaves_no_action_without_a_key_that_needs_one():
     lonely = {**DEFAULTS, "forward": ("axis 1-",)}
-    with pytest.raises(RefusedBindingError, match="S is Success, which would be left without a key") as refused:
+    with pytest.raises(
+        RefusedBindingError, match="S is Success, which would be left without a key"
+    ) as refused:
         Bindings(lonely).bound("forward", "key KeyS", swap=True)
     assert not refused.value.swap
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("key Escape", "Escape is Hold still"), ("button 4", "Button 4 is Hold still"), ("key Tab", "Tab moves between")],
+    [
+        ("key Escape", "Escape is Hold still"),
+        ("button 4", "Button 4 is Hold still"),
+        ("key Tab", "Tab moves between"),
+    ],
 )
 def test_what_stops_and_what_moves_the_focus_is_given_to_nobody(name, said):
     with pytest.raises(RefusedBindingError, match=said) as refused:

@@ -1,4 +1,5 @@
-"""The page in a real browser, Chromium: every way to take the arm, and every way in which a page can fail."""
+"""The page in a real browser, Chromium: every way to take the arm, and every way in which a page
+can fail."""
 
 import os
 import signal
@@ -152,7 +153,9 @@ def test_a_wrong_token_holds_the_arm_and_is_asked_for_again(tab, browser, opened
 
 def test_a_flood_ends_in_hold_and_the_page_says_so(tab, robot, folder):
     driven(tab, robot)
-    tab.page.evaluate("for (let n = 0; n < 1000; n++) handoff.socket.send(JSON.stringify({kind: 'give'}))")
+    tab.page.evaluate(
+        "for (let n = 0; n < 1000; n++) handoff.socket.send(JSON.stringify({kind: 'give'}))"
+    )
     reaches(robot, Mode.HOLD)
     # The first of the words holds the arm already.
     until(lambda: logged(folder, "flooded") != [])
@@ -199,7 +202,9 @@ def test_an_action_can_be_bound_to_another_key(tab, robot):
     tab.page.keyboard.up("KeyW")
     tab.page.keyboard.press("Escape")
     reaches(robot, Mode.HOLD)
-    tab.page.evaluate("handoff.socket.send(JSON.stringify({kind: 'bind', action: 'forward', input: 'key ArrowUp'}))")
+    tab.page.evaluate(
+        "handoff.socket.send(JSON.stringify({kind: 'bind', action: 'forward', input: 'key ArrowUp'}))"
+    )
     tab.until("handoff.bindings.forward[0] === 'key ArrowUp'")
 
 
@@ -217,14 +222,30 @@ def test_pictures_strip_and_counters_are_shown(tab, robot, opened):
     )
     assert colour[0] > 180
     assert colour[2] < 30
-    step = {"episode": 0, "reward": 0.5, "probability": 0.9, "hand": 0.04, "sequence": -1, "time": 0.0}
+    step = {
+        "episode": 0,
+        "reward": 0.5,
+        "probability": 0.9,
+        "hand": 0.04,
+        "sequence": -1,
+        "time": 0.0,
+    }
     for number in range(40):
         robot.tell({"kind": "step", "told": {**step, "step": number, "person": number > 20}})
-    end = {"episode": 0, "success": True, "label": "none", "steps": 40, "corrected": 19, "takeovers": 1}
+    end = {
+        "episode": 0,
+        "success": True,
+        "label": "none",
+        "steps": 40,
+        "corrected": 19,
+        "takeovers": 1,
+    }
     robot.tell({"kind": "end", "told": {**end, "seconds": 2.0, "dropped": False}})
     tab.until("handoff.steps.length === 40")
     tab.until("document.getElementById('counters').textContent.includes('100 %')")
-    tab.until("new Set(document.getElementById('strip').getContext('2d').getImageData(80, 20, 400, 1).data).size > 4")
+    tab.until(
+        "new Set(document.getElementById('strip').getContext('2d').getImageData(80, 20, 400, 1).data).size > 4"
+    )
 
 
 def test_light_and_dark_and_no_request_to_anybody_else(tab, opened):
@@ -237,7 +258,9 @@ def test_light_and_dark_and_no_request_to_anybody_else(tab, opened):
 
 def test_the_scene_waits_for_its_button_where_software_draws(tab):
     assert tab.page.evaluate("document.getElementById('scene').hidden")
-    tab.page.evaluate("handoff.told.scene = 'static/icon.svg'; document.getElementById('three').click()")
+    tab.page.evaluate(
+        "handoff.told.scene = 'static/icon.svg'; document.getElementById('three').click()"
+    )
     tab.until("handoff.wanted === 'on'")
     tab.page.click("#three")
     tab.until("handoff.wanted === 'off'")

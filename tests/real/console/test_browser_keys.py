@@ -1,4 +1,5 @@
-"""Keys on the page in a real browser: whose they are, what always stops, and how they are bound anew."""
+"""Keys on the page in a real browser: whose they are, what always stops, and how they are bound
+anew."""
 
 import pytest
 
@@ -292,12 +293,17 @@ def test_bindings_can_be_changed_without_a_mouse(tab, robot):
     tab.page.keyboard.press("Enter")
     for _ in range(60):
         tab.page.keyboard.press("Tab")
-        if tab.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Change forward":
+        if (
+            tab.page.evaluate("document.activeElement.getAttribute('aria-label')")
+            == "Change forward"
+        ):
             break
     tab.page.keyboard.press("Enter")
     tab.page.keyboard.press("KeyW")
     tab.until("handoff.bindings.forward[0] === 'key KeyW'")
-    assert tab.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Change forward"
+    assert (
+        tab.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Change forward"
+    )
     tab.page.keyboard.press("Escape")
     tab.page.keyboard.press("Escape")
     tab.go()

@@ -116,7 +116,9 @@ def test_the_console_is_told_of_steps_and_of_the_episodes_end(operator, line, cl
         intervention = operator.intervene(POLICY, SEEN)
         last = step == 2
         label = Label.SUCCESS if last else Label.NONE
-        operator.told(SEEN, intervention, reward=0.0, success=last, probability=0.25, label=label, last=last)
+        operator.told(
+            SEEN, intervention, reward=0.0, success=last, probability=0.25, label=label, last=last
+        )
     steps = [word["told"] for word in line.words if word["kind"] == "step"]
     assert [step["person"] for step in steps] == [True, True, False]
     assert steps[0]["sequence"] == 7
@@ -137,11 +139,23 @@ def test_the_console_is_told_of_steps_and_of_the_episodes_end(operator, line, cl
 def test_episodes_are_counted_from_the_first_reset(operator, line):
     say(line, Mode.POLICY)
     operator.told(
-        SEEN, operator.intervene(POLICY, SEEN), reward=0, success=False, probability=None, label=Label.REDO, last=True
+        SEEN,
+        operator.intervene(POLICY, SEEN),
+        reward=0,
+        success=False,
+        probability=None,
+        label=Label.REDO,
+        last=True,
     )
     operator.reset([1])
     operator.told(
-        SEEN, operator.intervene(POLICY, SEEN), reward=0, success=False, probability=None, label=Label.NONE, last=False
+        SEEN,
+        operator.intervene(POLICY, SEEN),
+        reward=0,
+        success=False,
+        probability=None,
+        label=Label.NONE,
+        last=False,
     )
     assert [word["told"]["episode"] for word in line.words] == [0, 0, 1]
     assert line.words[1]["told"]["dropped"]

@@ -15,17 +15,34 @@ from robots.errors import HandoffError
 from robots.interfaces import Label
 from robots.wire.policy import pack, unpack
 
-WHOLE = {"kind": "inputs", "keys": ["KeyI"], "sequence": 3, "visible": True, "axes": [0.5, -2], "buttons": [0, 1]}
+WHOLE = {
+    "kind": "inputs",
+    "keys": ["KeyI"],
+    "sequence": 3,
+    "visible": True,
+    "axes": [0.5, -2],
+    "buttons": [0, 1],
+}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
 
 def test_inputs_are_read_and_kept_within_their_range():
-    inputs, sequence, visible = read_inputs({**WHOLE, "stick": [1, 0, -3, 0], "held": ["close hand"]})
-    expected = Inputs(frozenset({"KeyI"}), (0.5, -1.0), (0.0, 1.0), frozenset({"close hand"}), (1.0, 0.0, -1.0, 0.0))
+    inputs, sequence, visible = read_inputs(
+        {**WHOLE, "stick": [1, 0, -3, 0], "held": ["close hand"]}
+    )
+    expected = Inputs(
+        frozenset({"KeyI"}),
+        (0.5, -1.0),
+        (0.0, 1.0),
+        frozenset({"close hand"}),
+        (1.0, 0.0, -1.0, 0.0),
+    )
     assert (inputs, sequence, visible) == (expected, 3, True)
 
 
@@ -52,7 +69,9 @@ def test_inputs_that_are_not_what_they_should_be_are_refused(wrong):
 
 
 @given(
-    st.text(max_size=60) | JSON.map(json.dumps) | st.dictionaries(st.sampled_from(sorted(WHOLE)), JSON).map(json.dumps)
+    st.text(max_size=60)
+    | JSON.map(json.dumps)
+    | st.dictionaries(st.sampled_from(sorted(WHOLE)), JSON).map(json.dumps)
 )
 def test_no_text_breaks_the_reader(text):
     try:
@@ -73,7 +92,8 @@ def test_a_command_travels_unchanged():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"mode": "fly"}, {"twist": [0] * 5}, {"twist": [2.0] * 6}, {"label": 99}, {"said": None}]
+    "wrong",
+    [{"mode": "fly"}, {"twist": [0] * 5}, {"twist": [2.0] * 6}, {"label": 99}, {"said": None}],
 )
 def test_what_is_no_command_is_refused(wrong):
     command = Command(Mode.POLICY, Hand(False, np.zeros(6), 0), "ada", 0, Label.NONE, 0)

@@ -1,4 +1,5 @@
-"""The server in its own process, with real websockets: pages, the robot's side, cameras, and what goes wrong."""
+"""The server in its own process, with real websockets: pages, the robot's side, cameras, and what
+goes wrong."""
 
 import contextlib
 import os
@@ -38,7 +39,8 @@ def driven(page: Page, robot: Line) -> None:
 
 
 def held(robot: Line) -> float:
-    """Waits until the robot's side holds still; how fast that is, `tests.benchmarks.console` tells."""
+    """Waits until the robot's side holds still; how fast that is, `tests.benchmarks.console`
+    tells."""
     return until(lambda: robot.command().mode is Mode.HOLD)
 
 
@@ -175,9 +177,24 @@ def test_a_label_arrives_once(page, robot):
 
 
 def test_pages_are_told_of_steps_and_ends(page, robot):
-    step = {"episode": 0, "step": 1, "reward": 0.5, "probability": None, "person": True, "hand": 0.08, "sequence": 3}
+    step = {
+        "episode": 0,
+        "step": 1,
+        "reward": 0.5,
+        "probability": None,
+        "person": True,
+        "hand": 0.08,
+        "sequence": 3,
+    }
     robot.tell({"kind": "step", "told": step})
-    end = {"episode": 0, "success": True, "label": "none", "steps": 9, "corrected": 3, "takeovers": 1}
+    end = {
+        "episode": 0,
+        "success": True,
+        "label": "none",
+        "steps": 9,
+        "corrected": 3,
+        "takeovers": 1,
+    }
     robot.tell({"kind": "end", "told": {**end, "seconds": 2.5, "dropped": False}})
     seen: dict[str, Any] = {}
     while not seen.get("episodes"):
@@ -191,7 +208,13 @@ def test_pages_are_told_of_steps_and_ends(page, robot):
 
 def test_a_page_that_comes_late_gets_the_whole_episode(opened, robot):
     for number in range(5):
-        told = {"episode": 7, "step": number, "reward": float(number), "person": False, "sequence": -1}
+        told = {
+            "episode": 7,
+            "step": number,
+            "reward": float(number),
+            "person": False,
+            "sequence": -1,
+        }
         robot.tell({"kind": "step", "told": told})
     time.sleep(0.1)
     page = Page(opened)
@@ -280,7 +303,12 @@ def test_a_refused_binding_is_told_to_the_page_that_asked_and_changes_nothing(pa
 
 def test_a_swap_and_the_defaults_are_stored(page, robot, folder):
     page.say(kind="bind", action="forward", input="key KeyS", swap=True)
-    until(lambda: stored_bindings(folder / "bindings.json").inputs["success"] == ("key ArrowUp", "button 3"))
+    until(
+        lambda: (
+            stored_bindings(folder / "bindings.json").inputs["success"]
+            == ("key ArrowUp", "button 3")
+        )
+    )
     page.say(kind="restore")
     until(lambda: stored_bindings(folder / "bindings.json").inputs == DEFAULTS)
 
@@ -294,7 +322,10 @@ def test_a_stored_map_without_a_stop_key_ends_the_start_in_one_line(tmp_path):
 
 def test_another_address_needs_a_token_of_ones_own(folder, monkeypatch):
     monkeypatch.delenv("HANDOFF_TOKEN", raising=False)
-    with pytest.raises(HandoffError, match="HANDOFF_TOKEN"), open_console(ConsoleConfig(host="0.0.0.0"), folder):
+    with (
+        pytest.raises(HandoffError, match="HANDOFF_TOKEN"),
+        open_console(ConsoleConfig(host="0.0.0.0"), folder),
+    ):
         pass
 
 
@@ -317,7 +348,8 @@ def test_the_page_asks_nobody_else_for_anything():
     for path in STATIC.iterdir():
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert (
-            "//" not in text.replace("${", "").replace("// ", "").replace('"wss" : "ws"}://', "") or ".js" in path.name
+            "//" not in text.replace("${", "").replace("// ", "").replace('"wss" : "ws"}://', "")
+            or ".js" in path.name
         )
         assert "http:" not in text
         assert "https://" not in text

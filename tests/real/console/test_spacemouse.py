@@ -27,7 +27,9 @@ class FakeDevice:
         if self.pulled:
             raise OSError("gone")
         self.time += 1.0
-        return SimpleNamespace(t=self.time, x=0.0, y=self.y, z=0.0, roll=0.0, pitch=0.0, yaw=0.0, buttons=[0, 0])
+        return SimpleNamespace(
+            t=self.time, x=0.0, y=self.y, z=0.0, roll=0.0, pitch=0.0, yaw=0.0, buttons=[0, 0]
+        )
 
     def close(self) -> None:
         pass
@@ -40,10 +42,16 @@ async def worked(console: Console) -> Mode:
     return console.desk.command().mode
 
 
-def test_the_servers_device_moves_the_arm_and_a_pulled_cable_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_servers_device_moves_the_arm_and_a_pulled_cable_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     device = FakeDevice()
     monkeypatch.setattr(server, "SpaceMouse", lambda: SpaceMouse(device=device))
-    asyncio.run(moved(Console(ConsoleConfig(spacemouse=True), TOKEN, TOKEN, tmp_path, now=lambda: 0.0), device))
+    asyncio.run(
+        moved(
+            Console(ConsoleConfig(spacemouse=True), TOKEN, TOKEN, tmp_path, now=lambda: 0.0), device
+        )
+    )
 
 
 async def moved(console: Console, device: FakeDevice) -> None:

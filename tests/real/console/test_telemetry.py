@@ -9,10 +9,24 @@ from real.console.telemetry import LONGEST, Story
 
 
 def step(episode: int, **others):
-    return {"episode": episode, "reward": 0.0, "probability": None, "person": False, "hand": None, **others}
+    return {
+        "episode": episode,
+        "reward": 0.0,
+        "probability": None,
+        "person": False,
+        "hand": None,
+        **others,
+    }
 
 
-def end(success: bool, steps: int = 10, corrected: int = 0, takeovers: int = 0, seconds: float = 1.0, dropped=False):
+def end(
+    success: bool,
+    steps: int = 10,
+    corrected: int = 0,
+    takeovers: int = 0,
+    seconds: float = 1.0,
+    dropped=False,
+):
     return {
         "success": success,
         "label": "none",

@@ -1,4 +1,5 @@
-"""Steps of a hand in the deploy loop: the same coordinates, targets and fields as in the simulated worlds."""
+"""Steps of a hand in the deploy loop: the same coordinates, targets and fields as in the simulated
+worlds."""
 
 from __future__ import annotations
 
@@ -52,8 +53,12 @@ def state(q: np.ndarray, dq: np.ndarray) -> ArmState:
     return ArmState(0.0, q, dq, pose(q), zero, zero, 1.0, "Move", ())
 
 
-@pytest.mark.parametrize("vector", [(0.0, 0.0, 0.0), (0.3, -0.2, 1.1), (0.0, 0.0, -1.7), (1e-12, 0.0, 0.0)])
-def test_rotation_matrix_is_the_inverse_of_the_rotation_vector(vector: tuple[float, float, float]) -> None:
+@pytest.mark.parametrize(
+    "vector", [(0.0, 0.0, 0.0), (0.3, -0.2, 1.1), (0.0, 0.0, -1.7), (1e-12, 0.0, 0.0)]
+)
+def test_rotation_matrix_is_the_inverse_of_the_rotation_vector(
+    vector: tuple[float, float, float],
+) -> None:
     matrix = rotation_matrix(np.array(vector))
     np.testing.assert_allclose(matrix @ matrix.T, np.eye(3), atol=1e-12)
     np.testing.assert_allclose(rotation_vector(matrix), vector, atol=1e-11)
@@ -103,8 +108,12 @@ def test_an_action_moves_the_target_as_in_the_simulated_worlds() -> None:
     here = space.position(pose())
     action = np.array([1.0, -3.0, 0.5, 1.0, -1.0])
     asked = space.asked(action, here, here)
-    assert here[2] > STEPS.high[2] + STEPS.leash_translation, "the arm begins above the box, and is led into it"
-    np.testing.assert_allclose(asked - here, [0.02, -0.02, -STEPS.leash_translation, 0.01], atol=1e-9)
+    assert here[2] > STEPS.high[2] + STEPS.leash_translation, (
+        "the arm begins above the box, and is led into it"
+    )
+    np.testing.assert_allclose(
+        asked - here, [0.02, -0.02, -STEPS.leash_translation, 0.01], atol=1e-9
+    )
     far = space.asked(action, here + np.array([0.029, 0.0, 0.0, 0.0]), here)
     assert far[0] - here[0] == pytest.approx(STEPS.leash_translation)
 
@@ -123,7 +132,9 @@ def test_a_step_is_made_in_one_period_at_constant_velocity() -> None:
     reference = StepReference(np.zeros(2), 0.05)
     reference.push(np.array([0.02, 0.0]))
     way = [reference.sample(0.005 * (i + 1)) for i in range(12)]
-    np.testing.assert_allclose([one.position[0] for one in way[:10]], 0.002 * np.arange(1, 11), atol=1e-12)
+    np.testing.assert_allclose(
+        [one.position[0] for one in way[:10]], 0.002 * np.arange(1, 11), atol=1e-12
+    )
     assert way[3].velocity[0] == pytest.approx(0.4)
     np.testing.assert_allclose(way[-1].position, [0.02, 0.0])
     assert not way[-1].velocity.any()
@@ -175,7 +186,9 @@ def loop(
 ) -> tuple[FakeArm, EpisodeRecord]:
     clock = FakeClock()
     arm = FakeArm(clock, pose())
-    config = LoopConfig(max_steps=6, stream_hz=200.0, governor=GovernorConfig(max_speed=0.8, max_acceleration=9.0))
+    config = LoopConfig(
+        max_steps=6, stream_hz=200.0, governor=GovernorConfig(max_speed=0.8, max_acceleration=9.0)
+    )
     if isinstance(space, CartesianSteps):
         config = replace(config, governor=space.governed(config.governor))
 
@@ -183,7 +196,16 @@ def loop(
         return np.tile(np.array([0.5, 0.0, -1.0, 0.0, -1.0], dtype=np.float32), (1, 4, 1))
 
     record = run_episode(
-        arm, clock, policy, told, lambda state: {}, config, space=space, flange_T_ee=FLANGE_T_EE, seed=3, hand=fingers
+        arm,
+        clock,
+        policy,
+        told,
+        lambda state: {},
+        config,
+        space=space,
+        flange_T_ee=FLANGE_T_EE,
+        seed=3,
+        hand=fingers,
     )
     return arm, record
 
@@ -193,7 +215,9 @@ def test_the_loop_streams_steps_and_tells_the_hand() -> None:
     arm, record = loop(space, stepping(), fingers)
     assert len(arm.targets) == 60, "6 policy steps of 50 ms at 200 Hz"
     moved = space.position(arm.targets[-1].base_T_ee) - space.position(pose())
-    assert 0.05 < moved[0] <= 0.06 + 1e-9, "six steps of 10 mm along x, which the governor may hold back a little"
+    assert 0.05 < moved[0] <= 0.06 + 1e-9, (
+        "six steps of 10 mm along x, which the governor may hold back a little"
+    )
     assert moved[2] < -0.08
     assert abs(moved[1]) < 1e-9
     assert fingers.told == [0.0] * 6
@@ -212,5 +236,7 @@ def test_what_the_hand_was_told_runs_as_in_the_worlds() -> None:
 
 
 def test_a_space_of_other_actions_is_refused_before_the_arm_moves() -> None:
-    with pytest.raises(HandoffError, match="'cartesian_delta', the loop's space is one of 'pd_target'"):
+    with pytest.raises(
+        HandoffError, match="'cartesian_delta', the loop's space is one of 'pd_target'"
+    ):
         loop(Plane(PlaneConfig()), stepping())

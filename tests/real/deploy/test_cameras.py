@@ -1,4 +1,5 @@
-"""Cameras of the console, by a video file in a camera's place: the same reader, without a device."""
+"""Cameras of the console, by a video file in a camera's place: the same reader, without a
+device."""
 
 import time
 from pathlib import Path
@@ -64,9 +65,13 @@ def test_settings_that_make_no_picture_are_refused(wrong, tmp_path):
 
 
 def test_pages_see_the_camera_again_after_it_was_lost(film, tmp_path):
-    """The film ends after a second, as a camera that falls out; a moment later it is there again."""
+    """The film ends after a second, as a camera that falls out; a moment later it is there
+    again."""
     settings = CameraConfig(source=str(film), again=0.1)
-    with open_console(ConsoleConfig(port=0), tmp_path) as opened, filmed({"front": settings}, opened):
+    with (
+        open_console(ConsoleConfig(port=0), tmp_path) as opened,
+        filmed({"front": settings}, opened),
+    ):
         page = Page(opened)
         began, seen = time.monotonic(), 0
         while seen < 60:

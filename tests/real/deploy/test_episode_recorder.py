@@ -15,14 +15,29 @@ EXTRA = {"block_pose": FieldSpec(shape=(3,), unit="m", frame="board")}
 
 def episode():
     record = EpisodeRecord(begin=100.0, end=100.2, inference_ms=[0.17], stopped=True)
-    policy = {"keypoints": (9, 2), "agent": (2,), "block_pose": (3,), "action": (2,), "action_proposed": (2,)}
-    record.policy = {name: [np.full(shape, float(i)) for i in range(2)] for name, shape in policy.items()}
+    policy = {
+        "keypoints": (9, 2),
+        "agent": (2,),
+        "block_pose": (3,),
+        "action": (2,),
+        "action_proposed": (2,),
+    }
+    record.policy = {
+        name: [np.full(shape, float(i)) for i in range(2)] for name, shape in policy.items()
+    }
     for i in range(50):
         position = np.array([0.001 * i, 0.0])
-        row = {"position": position, "velocity": np.zeros(2), "asked": position, "measured": position + OFFSET}
+        row = {
+            "position": position,
+            "velocity": np.zeros(2),
+            "asked": position,
+            "measured": position + OFFSET,
+        }
         for name, value in row.items():
             record.reference.setdefault(name, []).append(value)
-    robot: dict[str, np.ndarray] = {name: np.zeros((200, *shape)) for name, shape in ROBOT_FIELDS.items()}
+    robot: dict[str, np.ndarray] = {
+        name: np.zeros((200, *shape)) for name, shape in ROBOT_FIELDS.items()
+    }
     robot["time"] = 100.0 + 0.001 * np.arange(1, 201)
     robot["base_T_ee"][:, 0, 3] = 0.0003 * np.arange(200)
     robot["success_rate"][:] = 1.0
@@ -33,7 +48,9 @@ def test_three_streams_are_stored_and_read_back(tmp_path):
     record, robot = episode()
     store = EpisodeStore.create(tmp_path / "store.zarr", deploy_schema(contract(), EXTRA, 250.0))
     index = append_episode(store, record, robot, {"seed": 100000})
-    policy, reference, arm = (store.read(index, stream) for stream in ("policy", "reference", "robot"))
+    policy, reference, arm = (
+        store.read(index, stream) for stream in ("policy", "reference", "robot")
+    )
     assert policy["action"].shape == (2, 2)
     assert reference["position"].shape == (50, 2)
     assert arm["base_T_ee"].shape == (200, 4, 4)

@@ -18,7 +18,9 @@ def at_rest(*position: float) -> Motion:
     return Motion(np.array(position), np.zeros(len(position)), np.zeros(len(position)))
 
 
-def settle(governor: ReferenceGovernor, asked: Motion, ticks: int, begin: np.ndarray) -> list[Motion]:
+def settle(
+    governor: ReferenceGovernor, asked: Motion, ticks: int, begin: np.ndarray
+) -> list[Motion]:
     path, here = [], begin
     for _ in range(ticks):
         path.append(governor.step(asked, here))
@@ -27,7 +29,9 @@ def settle(governor: ReferenceGovernor, asked: Motion, ticks: int, begin: np.nda
 
 
 @settings(max_examples=60, deadline=None)
-@given(begin=start, asked=st.lists(st.tuples(point, point, st.integers(1, 40)), min_size=1, max_size=5))
+@given(
+    begin=start, asked=st.lists(st.tuples(point, point, st.integers(1, 40)), min_size=1, max_size=5)
+)
 def test_no_target_breaks_box_speed_acceleration_or_jerk(begin, asked):
     governor = ReferenceGovernor(CONFIG, PERIOD, begin)
     position, velocity, acceleration = begin, np.zeros(2), np.zeros(2)
@@ -37,7 +41,9 @@ def test_no_target_breaks_box_speed_acceleration_or_jerk(begin, asked):
             assert (out.position >= 0.0).all()
             assert (out.position <= 0.5).all()
             assert np.linalg.norm(out.velocity) <= CONFIG.max_speed * (1 + 1e-12)
-            assert np.linalg.norm(out.velocity - velocity) <= CONFIG.max_acceleration * PERIOD * (1 + 1e-9)
+            assert np.linalg.norm(out.velocity - velocity) <= CONFIG.max_acceleration * PERIOD * (
+                1 + 1e-9
+            )
             assert np.linalg.norm(out.acceleration - acceleration) <= CONFIG.max_jerk * PERIOD
             mean = (out.velocity + velocity) / 2.0
             np.testing.assert_allclose(out.position - position, mean * PERIOD, atol=1e-12)
@@ -67,7 +73,10 @@ def test_braking_ends_at_rest_within_the_limits_and_never_turns_back(begin, targ
     velocity = np.array([motion.velocity for motion in path])
     assert (np.abs(velocity[-1]) < 1e-12).all()
     assert (velocity * np.sign(velocity[0]) >= -1e-12).all(), "on no axis does it turn round"
-    assert (np.linalg.norm(np.diff(velocity, axis=0), axis=1) <= CONFIG.max_acceleration * PERIOD * (1 + 1e-9)).all()
+    assert (
+        np.linalg.norm(np.diff(velocity, axis=0), axis=1)
+        <= CONFIG.max_acceleration * PERIOD * (1 + 1e-9)
+    ).all()
     assert ((here >= 0.0) & (here <= 0.5)).all()
 
 
@@ -89,7 +98,10 @@ def test_admissible_motion_passes_unchanged():
 
 def test_far_target_is_reached_without_overshoot():
     path = settle(
-        ReferenceGovernor(CONFIG, PERIOD, np.array([0.05, 0.1])), at_rest(0.4, 0.1), 400, np.array([0.05, 0.1])
+        ReferenceGovernor(CONFIG, PERIOD, np.array([0.05, 0.1])),
+        at_rest(0.4, 0.1),
+        400,
+        np.array([0.05, 0.1]),
     )
     positions = np.array([motion.position for motion in path])
     assert positions[:, 0].max() <= 0.4 + 1e-4
@@ -105,12 +117,16 @@ def test_target_beyond_the_wall_stops_at_the_wall():
 
 
 def test_arm_far_from_its_reference_is_a_fault_naming_the_limit():
-    governor = ReferenceGovernor(GovernorConfig(max_lag=0.02, fault_lag=0.02), PERIOD, np.array([0.1, 0.1]))
+    governor = ReferenceGovernor(
+        GovernorConfig(max_lag=0.02, fault_lag=0.02), PERIOD, np.array([0.1, 0.1])
+    )
     with pytest.raises(SafetyError, match=r"from its reference, limit 0\.02 m"):
         governor.step(at_rest(0.1, 0.1), np.array([0.2, 0.1]))
 
 
-@pytest.mark.parametrize("bad", [np.array([np.nan, 0.1]), np.array([0.1, np.inf]), np.array([0.1]), np.zeros((2, 2))])
+@pytest.mark.parametrize(
+    "bad", [np.array([np.nan, 0.1]), np.array([0.1, np.inf]), np.array([0.1]), np.zeros((2, 2))]
+)
 def test_non_finite_or_ill_shaped_input_is_refused_everywhere(bad):
     governor = ReferenceGovernor(CONFIG, PERIOD, np.array([0.1, 0.1]))
     good = np.array([0.1, 0.1])
@@ -125,7 +141,10 @@ def test_non_finite_or_ill_shaped_input_is_refused_everywhere(bad):
 
 
 @settings(max_examples=60, deadline=None)
-@given(asked=st.lists(st.tuples(point, st.integers(1, 60)), min_size=1, max_size=4), limit=st.floats(0.05, 0.4))
+@given(
+    asked=st.lists(st.tuples(point, st.integers(1, 60)), min_size=1, max_size=4),
+    limit=st.floats(0.05, 0.4),
+)
 def test_bounds_of_the_joints_hold_and_leave_other_directions_alone(asked, limit):
     begin = np.array([0.25, 0.25])
     governor, here = ReferenceGovernor(CONFIG, PERIOD, begin), begin
@@ -135,7 +154,9 @@ def test_bounds_of_the_joints_hold_and_leave_other_directions_alone(asked, limit
             assert abs(out.velocity[0]) <= limit * (1 + 1e-9)
             here = out.position
     free = ReferenceGovernor(CONFIG, PERIOD, begin)
-    path = [free.step(at_rest(0.25, 0.45), begin, np.array([[1e3, 0.0]])).velocity[1] for _ in range(5)]
+    path = [
+        free.step(at_rest(0.25, 0.45), begin, np.array([[1e3, 0.0]])).velocity[1] for _ in range(5)
+    ]
     assert path[-1] == pytest.approx(5 * PERIOD * CONFIG.max_acceleration / np.sqrt(2))
 
 

@@ -152,7 +152,8 @@ def test_arm_is_stopped_while_the_policy_still_hangs_once_its_chunk_has_run_dry(
     settings = LoopConfig(wait_for_policy=False)
     setup.clock.on_tick.append(lambda: asked.wait(60.0))
     record = EpisodeRecord()
-    # The first chunk arrives during the first step; its 15 actions from the newest step on last until step 14 (1.4 s).
+    # The first chunk arrives during the first step; its 15 actions from the newest step on last
+    # until step 14 (1.4 s).
     with pytest.raises(SafetyError, match=r"no valid action for 0\.50"):
         setup.run(policy, steps=40, config=settings, record=record)
     assert setup.arm.stopped == 1

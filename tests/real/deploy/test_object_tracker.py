@@ -68,7 +68,14 @@ def test_a_lost_connection_is_made_again():
 
 
 @pytest.mark.parametrize(
-    "word", [pack({"pose": [0.1, 0.2]}), pack({"pose": [0.1, 0.2, float("nan")]}), pack([1, 2, 3]), "hello", b"\xc1"]
+    "word",
+    [
+        pack({"pose": [0.1, 0.2]}),
+        pack({"pose": [0.1, 0.2, float("nan")]}),
+        pack([1, 2, 3]),
+        "hello",
+        b"\xc1",
+    ],
 )
 def test_frames_without_a_pose_are_no_pose(word):
     with running(Lab(word)) as uri, pytest.raises(HandoffError, match=r"no pose within 0\.4 s"):

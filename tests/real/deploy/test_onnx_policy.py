@@ -44,12 +44,16 @@ def test_file_without_contract_is_refused(tmp_path):
 
 def test_graph_of_another_horizon_than_its_contract_is_refused(tmp_path):
     save_policy(tmp_path / "policy.onnx", horizon=12)
-    with pytest.raises(HandoffError, match=r"'noise' is \(batch, 12, 2\), its contract says \(batch, 16, 2\)"):
+    with pytest.raises(
+        HandoffError, match=r"'noise' is \(batch, 12, 2\), its contract says \(batch, 16, 2\)"
+    ):
         OnnxPolicy(tmp_path / "policy.onnx")
 
 
 def test_wrong_shaped_observation_is_refused(policy_file):
-    with pytest.raises(HandoffError, match=r"observation has shape \(1, 2, 19\), expected \(batch, 2, 20\)"):
+    with pytest.raises(
+        HandoffError, match=r"observation has shape \(1, 2, 19\), expected \(batch, 2, 20\)"
+    ):
         OnnxPolicy(policy_file)(np.zeros((1, 2, 19), np.float32), np.zeros((1, 16, 2), np.float32))
 
 
@@ -68,4 +72,6 @@ def test_nan_observation_is_refused(policy_file):
 def test_nan_action_is_refused(tmp_path):
     save_policy(tmp_path / "policy.onnx", scale=np.nan)
     with pytest.raises(SafetyError, match=r"action\[0, 0, 0\] is nan, expected finite"):
-        OnnxPolicy(tmp_path / "policy.onnx")(np.zeros((1, 2, 20), np.float32), np.zeros((1, 16, 2), np.float32))
+        OnnxPolicy(tmp_path / "policy.onnx")(
+            np.zeros((1, 2, 20), np.float32), np.zeros((1, 16, 2), np.float32)
+        )

@@ -22,7 +22,9 @@ def test_board_x_is_base_minus_y_and_board_y_is_base_minus_x():
 
 def test_position_reads_back_what_pose_was_made_for():
     plane = Plane(PlaneConfig(height=0.05))
-    np.testing.assert_allclose(plane.position(plane.pose(np.array([0.12, 0.4]))), [0.12, 0.4], atol=1e-12)
+    np.testing.assert_allclose(
+        plane.position(plane.pose(np.array([0.12, 0.4]))), [0.12, 0.4], atol=1e-12
+    )
 
 
 def test_a_lifted_pusher_stands_over_the_same_point():

@@ -26,7 +26,11 @@ def bundles(tmp_path):
     noise = generator.normal(size=(5, 16, 2)).astype(np.float32)
     action = OnnxPolicy(tmp_path / "bundle" / "policy.onnx")(observation, noise)
     np.savez(
-        tmp_path / "bundle" / "golden.npz", observation=observation, noise=noise, action=action, action_scale=SCALE
+        tmp_path / "bundle" / "golden.npz",
+        observation=observation,
+        noise=noise,
+        action=action,
+        action_scale=SCALE,
     )
     return tmp_path
 
@@ -55,12 +59,17 @@ def test_difference_is_measured_in_normalised_units(bundles):
     action = np.load(bundles / "bundle" / "golden.npz")["action"].copy()
     action[2, 3, 0] += 0.0025
     change_golden(bundles, action=action)
-    assert run(bundles, replace(LENIENT, tolerance=0.0101))["parity"] == pytest.approx(0.01, rel=1e-3)
+    assert run(bundles, replace(LENIENT, tolerance=0.0101))["parity"] == pytest.approx(
+        0.01, rel=1e-3
+    )
 
 
 def test_changed_weights_are_not_released_and_the_figures_are_kept(bundles):
     save_policy(bundles / "bundle" / "policy.onnx", scale=0.0101)
-    with pytest.raises(GateError, match=r"bundle was not released: ONNX Runtime differs from torch by .* limit 1e-05"):
+    with pytest.raises(
+        GateError,
+        match=r"bundle was not released: ONNX Runtime differs from torch by .* limit 1e-05",
+    ):
         run(bundles)
     verdict = json.loads((bundles / "out" / "gate.json").read_text())
     assert verdict["passed"] is False
@@ -99,5 +108,7 @@ def test_missing_golden_array_is_named(bundles):
 
 def test_bad_action_scale_is_refused(bundles):
     change_golden(bundles, action_scale=0.0 * SCALE)
-    with pytest.raises(HandoffError, match=r"smallest entry of 0, expected \(16, 2\) positive numbers"):
+    with pytest.raises(
+        HandoffError, match=r"smallest entry of 0, expected \(16, 2\) positive numbers"
+    ):
         run(bundles)

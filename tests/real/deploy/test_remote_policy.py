@@ -18,7 +18,9 @@ from tests.real.fakes import FakeArm, FakeClock, contract
 
 
 def remote(uri, **options):
-    return RemotePolicy(RemoteConfig(uri=uri, connect_seconds=30.0, answer_seconds=30.0), TOKEN, **options)
+    return RemotePolicy(
+        RemoteConfig(uri=uri, connect_seconds=30.0, answer_seconds=30.0), TOKEN, **options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,9 @@ def test_remote_chunks_are_those_of_the_local_policy_bit_for_bit(server):
     with remote(server.uri) as policy:
         chunks = policy(observation, noise)
     for row in range(3):
-        np.testing.assert_array_equal(chunks[row], shifted(observation[row : row + 1], noise[row : row + 1])[0])
+        np.testing.assert_array_equal(
+            chunks[row], shifted(observation[row : row + 1], noise[row : row + 1])[0]
+        )
     assert chunks.dtype == np.float32
 
 
@@ -55,7 +59,9 @@ def episode(policy: Policy):
         return {"keypoints": np.zeros((9, 2)), "agent": plane.position(state.base_T_ee)}
 
     config = replace(LoopConfig(), max_steps=12)
-    record = run_episode(arm, clock, policy, CONTRACT, observe, config, space=plane, flange_T_ee=np.eye(4), seed=5)
+    record = run_episode(
+        arm, clock, policy, CONTRACT, observe, config, space=plane, flange_T_ee=np.eye(4), seed=5
+    )
     return np.array(record.reference["position"])
 
 
@@ -124,7 +130,11 @@ def scripted(metadata, *answers):
 def greeting(**changes):
     from robots.config import to_plain
 
-    told = {"protocol": "handoff-policy/1", "contract": to_plain(CONTRACT), "digest": contract_digest(CONTRACT)}
+    told = {
+        "protocol": "handoff-policy/1",
+        "contract": to_plain(CONTRACT),
+        "digest": contract_digest(CONTRACT),
+    }
     return pack({**told, **changes})
 
 
@@ -150,14 +160,26 @@ def test_server_of_another_kind_is_refused(metadata, message):
     [
         ("out of memory", HandoffError, "out of memory"),
         (pack({}), HandoffError, "no 'prediction'"),
-        (pack({"prediction": np.zeros((8, 2), np.float32)}), HandoffError, "no 'prediction' of shape"),
-        (pack({"prediction": np.zeros((16, 2), np.int32)}), HandoffError, "no 'prediction' of shape"),
+        (
+            pack({"prediction": np.zeros((8, 2), np.float32)}),
+            HandoffError,
+            "no 'prediction' of shape",
+        ),
+        (
+            pack({"prediction": np.zeros((16, 2), np.int32)}),
+            HandoffError,
+            "no 'prediction' of shape",
+        ),
         (pack({"prediction": np.full((16, 2), np.nan, np.float32)}), SafetyError, "is not finite"),
         (b"\xc1", HandoffError, "not a msgpack value"),
     ],
 )
 def test_answer_that_is_no_finite_chunk_is_refused(answer, error, message):
-    with scripted(greeting(), answer) as uri, remote(uri) as policy, pytest.raises(error, match=message):
+    with (
+        scripted(greeting(), answer) as uri,
+        remote(uri) as policy,
+        pytest.raises(error, match=message),
+    ):
         policy(flat(fields()), chunk_noise(0, 0, 16, 2)[None])
 
 

@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from real.deploy.schedule import ChunkSchedule, Freshness, ObservationHistory, Watchdog, WatchdogConfig
+from real.deploy.schedule import (
+    ChunkSchedule,
+    Freshness,
+    ObservationHistory,
+    Watchdog,
+    WatchdogConfig,
+)
 from robots.errors import HandoffError, SafetyError
 from tests.real.fakes import contract
 

@@ -1,4 +1,5 @@
-"""A person beside a policy on an arm: what they ask for reaches the arm at once, and nothing else does."""
+"""A person beside a policy on an arm: what they ask for reaches the arm at once, and nothing else
+does."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -139,13 +140,17 @@ def test_a_person_leads_at_their_speed_from_where_the_reference_is():
     by_hand = session.rows("intervention").astype(bool)
     assert by_hand.tolist() == [False] * 4 + [True] * 10 + [False] * 6
     action = session.rows("action")
-    np.testing.assert_allclose(np.diff(action[4:14], axis=0), np.tile([0.0, -0.01], (9, 1)), atol=1e-6)
+    np.testing.assert_allclose(
+        np.diff(action[4:14], axis=0), np.tile([0.0, -0.01], (9, 1)), atol=1e-6
+    )
     taken = session.streamed()[round(0.352 / 0.004) - 1]
     np.testing.assert_allclose(action[4], taken + np.array([0.0, -0.01]), atol=1e-6)
     assert session.rows("segment")[4:14].tolist() == [0] * 10
     assert session.record.people == {"ada"}
     # The proposal of the policy stays on record beside what was done.
-    np.testing.assert_allclose(session.rows("action_proposed")[4:14], np.tile(AWAY, (10, 1)), atol=1e-6)
+    np.testing.assert_allclose(
+        session.rows("action_proposed")[4:14], np.tile(AWAY, (10, 1)), atol=1e-6
+    )
 
 
 def test_nothing_jumps_when_the_arm_changes_hands():
@@ -176,7 +181,8 @@ def test_a_device_that_tells_nothing_between_steps_waits_for_one():
 
 def test_who_gives_the_arm_back_gives_it_to_a_policy_that_has_looked():
     session = Session(between(0.35, 1.15, Mode.PERSON, AHEAD)).run()
-    # Chunks: at the start, due at step 8 while the person leads, and at step 12, when it has the arm again.
+    # Chunks: at the start, due at step 8 while the person leads, and at step 12, when it has the
+    # arm again.
     assert len(session.calls) == 3
     observation = session.calls[2][0]
     np.testing.assert_allclose(observation[0, 1, 18:], session.rows("agent")[12], atol=1e-7)
@@ -196,7 +202,9 @@ def test_a_person_is_kept_in_the_box_and_comes_out_of_its_corner_at_once():
 
 @pytest.mark.parametrize("label", [Label.SUCCESS, Label.FAILURE, Label.REDO, Label.DISCARD])
 def test_a_label_ends_the_episode_at_the_next_step(label):
-    session = Session(lambda session, now: say(session.line, Mode.POLICY, said=int(now > 0.45), label=label)).run()
+    session = Session(
+        lambda session, now: say(session.line, Mode.POLICY, said=int(now > 0.45), label=label)
+    ).run()
     assert session.record.label is label
     assert len(session.rows("action")) == 5
     assert session.told[-1][2] == {
@@ -211,7 +219,12 @@ def test_a_label_ends_the_episode_at_the_next_step(label):
 
 def test_a_label_while_the_arm_is_held_still_ends_the_episode_there():
     def script(session, now):
-        say(session.line, Mode.HOLD if now > 0.35 else Mode.POLICY, said=int(now > 1.0), label=Label.FAILURE)
+        say(
+            session.line,
+            Mode.HOLD if now > 0.35 else Mode.POLICY,
+            said=int(now > 1.0),
+            label=Label.FAILURE,
+        )
 
     session = Session(script).run()
     assert session.record.label is Label.FAILURE

@@ -20,11 +20,16 @@ IDLE, MOVE, REFLEX = franky.RobotMode.Idle, franky.RobotMode.Move, franky.RobotM
 def flags(*names):
     members = [name for name, member in vars(franky.Errors).items() if isinstance(member, property)]
     readable = {name: property(lambda self, on=name in names: on) for name in members}
-    return type("Flags", (), {**readable, "__getstate__": lambda self: tuple(name in names for name in members)})()
+    return type(
+        "Flags",
+        (),
+        {**readable, "__getstate__": lambda self: tuple(name in names for name in members)},
+    )()
 
 
 class FakeRobot:
-    """Answers as `franky.Robot` does, obeying every motion at once; `faults` is what the next motion ends with."""
+    """Answers as `franky.Robot` does, obeying every motion at once; `faults` is what the next
+    motion ends with."""
 
     def __init__(self, clock):
         self.clock, self.sent, self.moves = clock, {}, []
@@ -72,7 +77,9 @@ class FakeRobot:
     def join_motion(self, timeout):
         if self.errors_raised():
             raise franky.ControlException("libfranka: some words that nobody parses")
-        if isinstance(self.moves[-1] if self.moves else None, franky.CartesianImpedanceTrackingMotion):
+        if isinstance(
+            self.moves[-1] if self.moves else None, franky.CartesianImpedanceTrackingMotion
+        ):
             return False
         if self.clock.ticks >= self.finish_after:
             self.is_in_control, self.mode = False, IDLE
@@ -111,7 +118,10 @@ def test_errors_are_named_from_the_flags_of_the_real_class():
     assert error_names(franky.Errors()) == ()
     errors = franky.Errors.__new__(franky.Errors)
     errors.__setstate__(tuple(i in (3, 25) for i in range(41)))
-    assert sorted(error_names(errors)) == ["communication_constraints_violation", "joint_velocity_violation"]
+    assert sorted(error_names(errors)) == [
+        "communication_constraints_violation",
+        "joint_velocity_violation",
+    ]
 
 
 def test_collision_thresholds_are_sent_explicitly(arm):
@@ -125,13 +135,17 @@ def test_collision_thresholds_are_sent_explicitly(arm):
 
 def test_end_effector_is_the_tip_whatever_desk_calls_nominal(arm):
     # The flange to tip distance is 0.12 m, of which the nominal end effector has 0.1 m already.
-    np.testing.assert_allclose(np.reshape(arm[1].sent["ee"], (4, 4), order="F")[:3, 3], [0.0, 0.0, 0.02], atol=1e-12)
+    np.testing.assert_allclose(
+        np.reshape(arm[1].sent["ee"], (4, 4), order="F")[:3, 3], [0.0, 0.0, 0.02], atol=1e-12
+    )
 
 
 def test_start_holds_the_present_pose_and_stop_ramps_out(arm):
     connected, robot = arm
     connected.start()
-    np.testing.assert_allclose(robot.moves[0].get_reference().target.matrix, robot.state.O_T_EE.matrix, atol=1e-9)
+    np.testing.assert_allclose(
+        robot.moves[0].get_reference().target.matrix, robot.state.O_T_EE.matrix, atol=1e-9
+    )
     connected.stop()
     assert isinstance(robot.moves[1], franky.TorqueStopMotion)
     assert not robot.is_in_control
@@ -175,7 +189,9 @@ def test_fault_is_typed_latched_and_needs_recovery_on_purpose(arm):
 
 def test_fault_during_a_joint_motion_is_named_from_the_flags(arm):
     connected, robot = arm
-    robot.clock.on_tick.append(lambda: robot.reflex("power_limit_violation") if robot.clock.ticks == 20 else None)
+    robot.clock.on_tick.append(
+        lambda: robot.reflex("power_limit_violation") if robot.clock.ticks == 20 else None
+    )
     with pytest.raises(ArmFaultError, match="power_limit_violation"):
         connected.move_to_joints(Q_HOME + 0.1)
 
@@ -274,7 +290,10 @@ def test_an_error_in_leaving_the_context_is_noted_on_the_one_before(monkeypatch)
         connected.start()
         robot.join_motion = lambda timeout: False
         raise KeyboardInterrupt
-    assert "interrupted. Stopping the arm failed: arm: the motion did not end within 4.0 s" in words(raised.value)
+    assert (
+        "interrupted. Stopping the arm failed: arm: the motion did not end within 4.0 s"
+        in words(raised.value)
+    )
 
 
 def test_recorder_tells_what_has_arrived_of_an_interval_and_at_least_its_newest_state():
@@ -299,7 +318,9 @@ def test_recorder_keeps_the_states_of_an_interval():
     np.testing.assert_allclose(rows["time"], [0.006, 0.007, 0.008, 0.009, 0.010])
     assert rows["base_T_ee"].shape == (5, 4, 4)
     assert recorder.dropped == 5
-    with pytest.raises(HandoffError, match=r"has states up to 0\.020 s, wanted up to 0\.025 s \(5 dropped"):
+    with pytest.raises(
+        HandoffError, match=r"has states up to 0\.020 s, wanted up to 0\.025 s \(5 dropped"
+    ):
         recorder.between(0.0, 0.025, patience=0.01)
 
 

@@ -1,4 +1,5 @@
-"""The driver of a Franka Hand: against the twin's, through the unmodified client, and against hands that fail."""
+"""The driver of a Franka Hand: against the twin's, through the unmodified client, and against hands
+that fail."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def fingers(twin: Twin) -> Iterator[FrankaHand]:
 
 def driver(twin: Twin, config: HandConfig | None = None) -> FrankaHand:
     before = twin.hand_actions()
-    return FrankaHand(twin.host, config or HandConfig(), lambda actions: twin.wait_for_hand(before + actions))
+    return FrankaHand(
+        twin.host, config or HandConfig(), lambda actions: twin.wait_for_hand(before + actions)
+    )
 
 
 def test_the_opening_goes_where_it_is_told(twin: Twin, fingers: FrankaHand) -> None:
@@ -119,7 +122,10 @@ def wait_on(fingers: FrankaHand) -> None:
 
 def test_a_refused_command_is_heard_of(twin: Twin) -> None:
     twin.call("place", 0.06)
-    with driver(twin, HandConfig(speed=9.0)) as fingers, pytest.raises(SafetyError, match="refused a command"):
+    with (
+        driver(twin, HandConfig(speed=9.0)) as fingers,
+        pytest.raises(SafetyError, match="refused a command"),
+    ):
         wait_on(fingers)
 
 
@@ -144,7 +150,10 @@ def test_a_silent_hand_says_nothing_any_more(fingers: FrankaHand) -> None:
 
 def test_nobody_there_is_one_clear_error() -> None:
     pytest.importorskip("franky")
-    with pytest.raises(HandoffError, match=r"nobody answers at .*:1338"), FrankaHand(address(39), HandConfig()):
+    with (
+        pytest.raises(HandoffError, match=r"nobody answers at .*:1338"),
+        FrankaHand(address(39), HandConfig()),
+    ):
         pass
 
 

@@ -8,12 +8,16 @@ from robots.wire.learner import ActorCard, MlpCard, Parameters
 from robots.wire.steps import Steps, plain_steps
 
 
-def steps(rows: int = 2, observation: int = 3, action: int = 2, begin: int = 0, episode: int = 0) -> Steps:
+def steps(
+    rows: int = 2, observation: int = 3, action: int = 2, begin: int = 0, episode: int = 0
+) -> Steps:
     """Steps of one running episode whose rewards are their numbers."""
     number = np.arange(begin, begin + rows)
     grid = np.repeat(number[:, None], observation, axis=1)
     none = np.zeros(rows, bool)
-    return plain_steps(np.full(rows, episode), number, grid, np.zeros((rows, action)), number, grid + 1, none, none)
+    return plain_steps(
+        np.full(rows, episode), number, grid, np.zeros((rows, action)), number, grid + 1, none, none
+    )
 
 
 CARD = ActorCard(
@@ -33,5 +37,7 @@ def parameters(version: int = 7, seed: int = 0) -> Parameters:
     from robots.wire.learner import shapes
 
     rng = np.random.default_rng(seed)
-    arrays = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes(CARD).items()}
+    arrays = {
+        name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes(CARD).items()
+    }
     return Parameters(version, CARD, arrays)

@@ -25,7 +25,8 @@ POLICY = ActorPolicy(parameters(version=42))
 
 
 class Counters:
-    """N worlds that observe (start, steps, 0); they end by success at `success_at` and by time at `limit`."""
+    """N worlds that observe (start, steps, 0); they end by success at `success_at` and by time at
+    `limit`."""
 
     def __init__(self, num_envs: int = 1, success_at: int = 10**6, limit: int = 10**6) -> None:
         self.num_envs, self.rate_hz = num_envs, 10.0
@@ -48,8 +49,13 @@ class Counters:
         return self.seen()
 
     def seen(self) -> Observation:
-        numbers = np.stack([self.start % 1000, self.steps, np.full(self.num_envs, np.nan if self.bad else 0.0)], axis=1)
-        wrist = np.broadcast_to(self.steps.astype(np.uint8)[:, None, None, None], (self.num_envs, 2, 2, 3)).copy()
+        numbers = np.stack(
+            [self.start % 1000, self.steps, np.full(self.num_envs, np.nan if self.bad else 0.0)],
+            axis=1,
+        )
+        wrist = np.broadcast_to(
+            self.steps.astype(np.uint8)[:, None, None, None], (self.num_envs, 2, 2, 3)
+        ).copy()
         return {"state": numbers, "wrist": wrist}
 
     def step(self, action: np.ndarray) -> Step:
@@ -80,7 +86,8 @@ class Counters:
 
 
 class Person:
-    """Acts (0.5, 1) at the steps named, and says what they are told to say before the steps named."""
+    """Acts (0.5, 1) at the steps named, and says what they are told to say before the steps
+    named."""
 
     def __init__(self, acts: Sequence[int] = (), says: dict[int, Requests] | None = None) -> None:
         self.acts, self.says = acts, says or {}
@@ -90,7 +97,9 @@ class Person:
     def reset(self, seeds, worlds=None) -> None:
         self.resets.append((list(seeds), None if worlds is None else list(worlds)))
 
-    def intervene(self, proposed: np.ndarray, observation: Observation | None = None) -> Intervention:
+    def intervene(
+        self, proposed: np.ndarray, observation: Observation | None = None
+    ) -> Intervention:
         acts = self.steps in self.acts
         self.steps += 1
         n = len(proposed)
@@ -117,11 +126,15 @@ class Source:
 
 
 def written(journal: Journal) -> list[Steps]:
-    messages = [decode(journal.frame(number)) for number in range(journal.first_number, journal.next_number)]
+    messages = [
+        decode(journal.frame(number)) for number in range(journal.first_number, journal.next_number)
+    ]
     return [message.steps for message in messages if isinstance(message, Sent)]
 
 
-def acted(folder: Path, env: Counters, steps: int, person: Person | None = None, **options) -> Steps:
+def acted(
+    folder: Path, env: Counters, steps: int, person: Person | None = None, **options
+) -> Steps:
     """All steps that one run commits."""
     config = options.pop("config", None)
     with Journal(folder) as journal:
@@ -130,7 +143,9 @@ def acted(folder: Path, env: Counters, steps: int, person: Person | None = None,
         return joined(written(journal)[before:])
 
 
-def test_a_person_s_action_is_executed_and_stored_and_the_proposal_beside_it(tmp_path: Path) -> None:
+def test_a_person_s_action_is_executed_and_stored_and_the_proposal_beside_it(
+    tmp_path: Path,
+) -> None:
     env = Counters()
     steps = acted(tmp_path, env, 4, Person(acts=[1, 2]))
     assert steps.intervention.tolist() == [False, True, True, False]
@@ -143,7 +158,9 @@ def test_a_person_s_action_is_executed_and_stored_and_the_proposal_beside_it(tmp
     assert steps.next_observation[:, 1].tolist() == [1, 2, 3, 4]
 
 
-def test_episodes_end_with_their_true_last_observation_and_are_numbered_anew(tmp_path: Path) -> None:
+def test_episodes_end_with_their_true_last_observation_and_are_numbered_anew(
+    tmp_path: Path,
+) -> None:
     env, person = Counters(num_envs=2, limit=3), Person()
     steps = acted(tmp_path, env, 4, person)
     own = steps.episode - EPISODES_PER_START
@@ -171,12 +188,16 @@ def test_the_same_start_of_a_journal_repeats_itself(tmp_path: Path) -> None:
     assert np.array_equal(a.observation, b.observation)
 
 
-def test_a_classifier_ends_the_episode_and_the_world_that_did_not_notice_is_reset(tmp_path: Path) -> None:
+def test_a_classifier_ends_the_episode_and_the_world_that_did_not_notice_is_reset(
+    tmp_path: Path,
+) -> None:
     env = Counters(num_envs=2, limit=5)
     sure = lambda seen: np.where(seen["state"][:, 1] >= [2, 99], 0.9, 0.1)  # noqa: E731
     rewards = DetectedReward(sure, SuccessDetector(DetectorConfig(steps=1), 2))
     steps = acted(tmp_path, env, 5, rewards=rewards)
-    first, second = ({name: getattr(steps, name)[world::2] for name in steps._fields[:8]} for world in (0, 1))
+    first, second = (
+        {name: getattr(steps, name)[world::2] for name in steps._fields[:8]} for world in (0, 1)
+    )
     assert first["reward"].tolist() == [0, 1, 0, 1, 0]
     assert first["terminated"].tolist() == [False, True, False, True, False]
     assert first["number"].tolist() == [0, 1, 0, 1, 0]
@@ -195,9 +216,16 @@ def test_what_the_world_takes_for_success_is_a_time_limit_to_a_classifier(tmp_pa
 
 @pytest.mark.parametrize(
     ("label", "reward", "terminated"),
-    [(Label.SUCCESS, 1.0, True), (Label.FAILURE, 0.0, True), (Label.REDO, 0.25, False), (Label.DISCARD, 0.25, False)],
+    [
+        (Label.SUCCESS, 1.0, True),
+        (Label.FAILURE, 0.0, True),
+        (Label.REDO, 0.25, False),
+        (Label.DISCARD, 0.25, False),
+    ],
 )
-def test_a_person_s_word_ends_the_episode(tmp_path: Path, label: Label, reward: float, terminated: bool) -> None:
+def test_a_person_s_word_ends_the_episode(
+    tmp_path: Path, label: Label, reward: float, terminated: bool
+) -> None:
     env = Counters()
     starts = lambda: env.start.copy()  # noqa: E731
     steps = acted(tmp_path, env, 4, Person(says={2: Requests(label=label)}), starts=starts)
@@ -274,7 +302,9 @@ def test_a_pause_that_is_asked_for_within_a_period_comes_before_its_step(tmp_pat
 
 def test_the_operator_ends_the_run(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
-        assert Actor(Counters(), Person(says={3: Requests(stop=True)}), journal, Source()).run() == 3
+        assert (
+            Actor(Counters(), Person(says={3: Requests(stop=True)}), journal, Source()).run() == 3
+        )
         assert journal.next_number == 3
 
 
@@ -286,7 +316,9 @@ def test_random_proposals_are_made_at_the_first_start_only(tmp_path: Path) -> No
     assert acted(tmp_path, Counters(), 2, config=config).policy_version.tolist() == [42, 42]
 
 
-def test_several_steps_per_entry_are_committed_together_and_at_an_episode_s_end(tmp_path: Path) -> None:
+def test_several_steps_per_entry_are_committed_together_and_at_an_episode_s_end(
+    tmp_path: Path,
+) -> None:
     with Journal(tmp_path) as journal:
         Actor(Counters(limit=5), Person(), journal, Source(), ActorConfig(commit_every=3)).run(7)
         assert [steps.number.tolist() for steps in written(journal)] == [[0, 1, 2], [3, 4], [0, 1]]
@@ -305,14 +337,18 @@ def test_pictures_go_along(tmp_path: Path) -> None:
     assert steps.next_pictures["wrist"][:, 0, 0, 0].tolist() == [1, 2]
 
 
-def test_a_sensor_lost_in_a_step_ends_the_run_and_what_was_before_is_committed(tmp_path: Path) -> None:
+def test_a_sensor_lost_in_a_step_ends_the_run_and_what_was_before_is_committed(
+    tmp_path: Path,
+) -> None:
     env = Counters()
 
     def watch(told: Acted) -> None:
         env.bad = len(env.actions) == 3
 
     with Journal(tmp_path) as journal:
-        with pytest.raises(HandoffError, match="next_observation: holds a value that is not finite"):
+        with pytest.raises(
+            HandoffError, match="next_observation: holds a value that is not finite"
+        ):
             Actor(env, Person(), journal, Source(), watch=watch).run(9)
         assert joined(written(journal)).number.tolist() == [0, 1, 2]
 
@@ -320,20 +356,34 @@ def test_a_sensor_lost_in_a_step_ends_the_run_and_what_was_before_is_committed(t
 def test_nothing_is_executed_on_an_observation_that_is_not_finite(tmp_path: Path) -> None:
     env = Counters()
     env.bad = True
-    with Journal(tmp_path) as journal, pytest.raises(HandoffError, match="entry 2 of the observation of world 0 is"):
+    with (
+        Journal(tmp_path) as journal,
+        pytest.raises(HandoffError, match="entry 2 of the observation of world 0 is"),
+    ):
         Actor(env, Person(), journal, Source()).run(9)
     assert env.actions == []
 
 
 def test_another_task_s_policy_is_refused(tmp_path: Path) -> None:
     vector = lambda seen: np.zeros((1, 4), np.float32)  # noqa: E731
-    with Journal(tmp_path) as journal, pytest.raises(HandoffError, match="3 observed entries and 2 of an action"):
+    with (
+        Journal(tmp_path) as journal,
+        pytest.raises(HandoffError, match="3 observed entries and 2 of an action"),
+    ):
         Actor(Counters(), Person(), journal, Source(), vector=vector).run(1)
 
 
 def test_chosen_fields_stand_side_by_side() -> None:
-    spec = {"a": FieldSpec(shape=(2, 2)), "image": FieldSpec(shape=(1, 1, 3), unit="u8"), "b": FieldSpec(shape=())}
-    seen = {"a": np.arange(8.0).reshape(2, 2, 2), "image": np.zeros((2, 1, 1, 3), np.uint8), "b": np.array([8.0, 9.0])}
+    spec = {
+        "a": FieldSpec(shape=(2, 2)),
+        "image": FieldSpec(shape=(1, 1, 3), unit="u8"),
+        "b": FieldSpec(shape=()),
+    }
+    seen = {
+        "a": np.arange(8.0).reshape(2, 2, 2),
+        "image": np.zeros((2, 1, 1, 3), np.uint8),
+        "b": np.array([8.0, 9.0]),
+    }
     assert observation_vector(spec)(seen).tolist() == [[0, 1, 2, 3, 8], [4, 5, 6, 7, 9]]
     assert observation_vector(spec, ["b"])(seen).tolist() == [[8], [9]]
     with pytest.raises(HandoffError, match="fields \\['c'\\]"):

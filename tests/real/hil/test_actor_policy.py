@@ -17,7 +17,12 @@ from real.hil.actor_policy import ActorPolicy
 from robots.errors import HandoffError
 from robots.wire.learner import ActorCard, MlpCard, Parameters, decode, encode
 
-SIZES = Sizes(observation=6, action=3, differences=((0, 2, 2, 0.2),), close_ups=((1, -1, 2, 0.5), (0, 3, 3, 0.1)))
+SIZES = Sizes(
+    observation=6,
+    action=3,
+    differences=((0, 2, 2, 0.2),),
+    close_ups=((1, -1, 2, 0.5), (0, 3, 3, 0.1)),
+)
 
 
 def learned(config: SacConfig) -> Sac:
@@ -46,7 +51,9 @@ def test_modes_and_draws_equal_those_of_torch(
 ) -> None:
     network = MlpSizes(hidden=(32, 24), activation=activation, layer_norm=layer_norm)  # type: ignore[arg-type]
     if gripper is not None:
-        gripper = GripperConfig(network=MlpSizes(hidden=(16,), activation=activation, layer_norm=layer_norm))  # type: ignore[arg-type]
+        gripper = GripperConfig(
+            network=MlpSizes(hidden=(16,), activation=activation, layer_norm=layer_norm)
+        )  # type: ignore[arg-type]
     sac = learned(SacConfig(actor=network, gripper=gripper, fixed_std=fixed_std))
     policy = numpy_policy(sac)
     vector = np.random.default_rng(0).standard_normal((200, 6)).astype(np.float32)
@@ -86,7 +93,9 @@ def test_a_network_worked_by_hand() -> None:
         "actor.1.weight": np.array([[2.0]]),
         "actor.1.bias": np.zeros(1),
     }
-    policy = ActorPolicy(Parameters(0, card, {name: array.astype(np.float32) for name, array in arrays.items()}))
+    policy = ActorPolicy(
+        Parameters(0, card, {name: array.astype(np.float32) for name, array in arrays.items()})
+    )
     assert policy.act(np.array([[3.0, -1.0]])) == pytest.approx(np.tanh(1.0))
 
 

@@ -45,7 +45,9 @@ def learner(talk: Callable[[ServerConnection], None], port: int = 0) -> Iterator
 
 
 def config(port: int, **changes) -> LinkConfig:
-    return LinkConfig(uri=f"ws://127.0.0.1:{port}", **{"wait_first": 0.02, "wait_longest": 0.1, **changes})
+    return LinkConfig(
+        uri=f"ws://127.0.0.1:{port}", **{"wait_first": 0.02, "wait_longest": 0.1, **changes}
+    )
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -71,7 +73,9 @@ def taking(got: list[Sent], taken: int = -1) -> Callable[[ServerConnection], Non
     return talk
 
 
-def test_entries_arrive_in_order_also_those_from_before_and_files_are_dropped(tmp_path: Path) -> None:
+def test_entries_arrive_in_order_also_those_from_before_and_files_are_dropped(
+    tmp_path: Path,
+) -> None:
     got: list[Sent] = []
     with Journal(tmp_path, segment_bytes=1) as journal, learner(taking(got)) as port:
         for number in range(5):
@@ -111,7 +115,9 @@ def test_no_more_than_the_window_is_sent_ahead(tmp_path: Path) -> None:
     assert got == [0, 1, 2, 3]
 
 
-def test_after_a_lost_connection_sending_goes_on_behind_what_the_learner_has(tmp_path: Path) -> None:
+def test_after_a_lost_connection_sending_goes_on_behind_what_the_learner_has(
+    tmp_path: Path,
+) -> None:
     got: list[Sent] = []
 
     def forgetful(connection: ServerConnection) -> None:
@@ -213,7 +219,9 @@ def test_a_learner_that_claims_what_was_not_sent_frees_nothing(tmp_path: Path) -
         assert journal.first_number == 0
 
 
-def test_without_a_learner_the_link_keeps_trying_and_acting_threads_are_not_held_up(tmp_path: Path) -> None:
+def test_without_a_learner_the_link_keeps_trying_and_acting_threads_are_not_held_up(
+    tmp_path: Path,
+) -> None:
     got: list[Sent] = []
     with learner(taking([])) as port:
         pass  # It is free a moment later.

@@ -1,4 +1,5 @@
-"""Fakes for the operators' tests: a clock that is set, keys that are pressed, a SpaceMouse that is deflected."""
+"""Fakes for the operators' tests: a clock that is set, keys that are pressed, a SpaceMouse that is
+deflected."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from dataclasses import dataclass, field
 from robots.spec import ActionSpec
 
 SPEC = ActionSpec(
-    low=(-1.0,) * 5, high=(1.0,) * 5, names=("x", "y", "z", "yaw", "gripper"), interface="cartesian_delta"
+    low=(-1.0,) * 5,
+    high=(1.0,) * 5,
+    names=("x", "y", "z", "yaw", "gripper"),
+    interface="cartesian_delta",
 )
 
 

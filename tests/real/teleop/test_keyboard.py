@@ -1,4 +1,5 @@
-"""The keyboard operator on fake keys: holding, the dead-man time-out, labels, and what the screen says."""
+"""The keyboard operator on fake keys: holding, the dead-man time-out, labels, and what the screen
+says."""
 
 from __future__ import annotations
 
@@ -78,7 +79,13 @@ def test_a_reset_lets_the_arm_go() -> None:
 
 @pytest.mark.parametrize(
     ("key", "label"),
-    [("s", Label.SUCCESS), ("q", Label.FAILURE), ("r", Label.REDO), ("d", Label.DISCARD), ("enter", Label.SUCCESS)],
+    [
+        ("s", Label.SUCCESS),
+        ("q", Label.FAILURE),
+        ("r", Label.REDO),
+        ("d", Label.DISCARD),
+        ("enter", Label.SUCCESS),
+    ],
 )
 def test_a_label_is_told_once_and_stays_on_the_screen(key: str, label: Label) -> None:
     desk = Desk()

@@ -1,4 +1,5 @@
-"""The SpaceMouse operator on a fake device: HIL-SERL's takeover rule, the dead zone, buttons, and a lost cable."""
+"""The SpaceMouse operator on a fake device: HIL-SERL's takeover rule, the dead zone, buttons, and a
+lost cable."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ class Desk:
     """A person with the device."""
 
     def __init__(self, hold_over: float = 0.0) -> None:
-        config = SpaceMouseConfig(dead_zone=0.1, hold_over=hold_over, takeover=TakeoverConfig(ramp=0.0))
+        config = SpaceMouseConfig(
+            dead_zone=0.1, hold_over=hold_over, takeover=TakeoverConfig(ramp=0.0)
+        )
         self.clock, self.mouse, self.keys = FakeClock(), FakeSpaceMouse(), FakeKeys()
         self.operator = SpaceMouseOperator(SPEC, "ada", config, self.mouse, self.keys, self.clock)
         self.operator.reset([0])
@@ -93,4 +96,6 @@ def test_labels_come_from_the_keyboard() -> None:
 
 
 def test_the_dead_zone_stretches_what_is_left_to_the_whole() -> None:
-    assert with_dead_zone(np.array([0.1, -0.1, 0.55, -1.0]), 0.1) == pytest.approx([0.0, 0.0, 0.5, -1.0])
+    assert with_dead_zone(np.array([0.1, -0.1, 0.55, -1.0]), 0.1) == pytest.approx(
+        [0.0, 0.0, 0.5, -1.0]
+    )

@@ -32,7 +32,9 @@ def test_speed_after_a_takeover_rises_over_300_ms() -> None:
     clock = FakeClock()
     person, speeds = takeover(clock), []
     for _ in range(5):
-        speeds.append(float(person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0)).executed[0, 0]))
+        speeds.append(
+            float(person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0)).executed[0, 0])
+        )
         clock.time += 0.1
     assert speeds == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0, 1.0])
 
@@ -54,7 +56,8 @@ def test_every_takeover_of_an_episode_has_a_number_and_its_own_ramp() -> None:
 def test_the_hand_keeps_what_it_was_told_until_the_person_says_otherwise() -> None:
     person = takeover(FakeClock())
     entries = [
-        float(person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, grip)).executed[0, 4]) for grip in (0, -1, 0, 1)
+        float(person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, grip)).executed[0, 4])
+        for grip in (0, -1, 0, 1)
     ]
     # Held at 2 cm of 8; closed on the word; still closing without it; opened.
     assert entries == [-0.5, -1.0, -1.0, 1.0]
@@ -76,7 +79,8 @@ def test_in_a_world_that_does_not_tell_the_last_executed_opening_is_held() -> No
 def test_forward_follows_the_persons_view() -> None:
     assert base_twist(FORWARD, 0.0)[:2] == pytest.approx([1.0, 0.0])
     assert base_twist(FORWARD, math.pi / 2)[:2] == pytest.approx([0.0, 1.0])
-    # HIL-SERL's code: a person who faces the base; forward is -x, left is -y, turns about the vertical stay.
+    # HIL-SERL's code: a person who faces the base; forward is -x, left is -y, turns about the
+    # vertical stay.
     turned = base_twist(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), math.pi)
     assert turned == pytest.approx([-1.0, -2.0, 3.0, -4.0, -5.0, 6.0])
 
@@ -85,7 +89,9 @@ def test_axes_that_the_world_does_not_have_are_left_out() -> None:
     clock = FakeClock()
     person = takeover(clock, ramp=0.0)
     twist = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    assert person.intervene(PROPOSED, TOLD, Hand(True, twist, 0)).executed[0, :4] == pytest.approx([0.1, 0.2, 0.3, 0.6])
+    assert person.intervene(PROPOSED, TOLD, Hand(True, twist, 0)).executed[0, :4] == pytest.approx(
+        [0.1, 0.2, 0.3, 0.6]
+    )
 
 
 def test_joint_actions_are_refused() -> None:

@@ -1,4 +1,5 @@
-"""The terminal, on a pseudo-terminal: keys come one by one, and it is left as it was on any exit."""
+"""The terminal, on a pseudo-terminal: keys come one by one, and it is left as it was on any
+exit."""
 
 from __future__ import annotations
 
@@ -63,11 +64,15 @@ def test_closing_twice_leaves_the_terminal_as_it_was(line: tuple[int, str]) -> N
     assert local_flags(line[1]) == before
 
 
-@pytest.mark.parametrize("ending", ["raise SystemExit(3)", "raise ValueError('broken')", "os.kill(os.getpid(), 15)"])
+@pytest.mark.parametrize(
+    "ending", ["raise SystemExit(3)", "raise ValueError('broken')", "os.kill(os.getpid(), 15)"]
+)
 def test_any_exit_leaves_the_terminal_as_it_was(line: tuple[int, str], ending: str) -> None:
     before = local_flags(line[1])
     code = f"import os; from real.teleop.terminal import Terminal; t = Terminal({line[1]!r}); print('raw'); {ending}"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert result.stdout == "raw\n" or result.returncode == -signal.SIGTERM
     assert result.returncode != 0
     assert local_flags(line[1]) == before

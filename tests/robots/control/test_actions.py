@@ -30,8 +30,12 @@ def test_agrees_with_gym_pusht_at_every_policy_step():
         env.step(target)
         reference.push(target / 1000.0)
         motion = reference.sample((step + 1) * PERIOD)
-        np.testing.assert_allclose(motion.position, np.array(env.agent.position) / 1000.0, atol=1e-9)
-        np.testing.assert_allclose(reference.velocity, np.array(env.agent.velocity) / 1000.0, atol=1e-9)
+        np.testing.assert_allclose(
+            motion.position, np.array(env.agent.position) / 1000.0, atol=1e-9
+        )
+        np.testing.assert_allclose(
+            reference.velocity, np.array(env.agent.velocity) / 1000.0, atol=1e-9
+        )
 
 
 def test_position_and_velocity_are_continuous_across_knots_and_targets():
@@ -43,7 +47,8 @@ def test_position_and_velocity_are_continuous_across_knots_and_targets():
             reference.push(generator.uniform(-0.1, 0.1, size=2))
         motion = reference.sample(tick * 0.00025)
         assert np.abs(motion.position - before.position).max() < 0.00025 * 0.6
-        # A step of 0.2 m asks for 20 m/s^2; the segment after it, its first tangent being fixed, for three times that.
+        # A step of 0.2 m asks for 20 m/s^2; the segment after it, its first tangent being fixed,
+        # for three times that.
         assert np.abs(motion.velocity - before.velocity).max() < 0.00025 * 65.0
         before = motion
 
@@ -53,8 +58,12 @@ def test_velocity_is_the_derivative_of_position_between_knots():
     reference.push(np.array([0.05]))
     reference.sample(0.03)
     early, middle, late = (reference.sample(0.03 + 0.0033 + offset) for offset in (0.0, 1e-5, 2e-5))
-    assert middle.velocity[0] == pytest.approx((late.position[0] - early.position[0]) / 2e-5, rel=1e-6)
-    assert middle.acceleration[0] == pytest.approx((late.velocity[0] - early.velocity[0]) / 2e-5, rel=1e-6)
+    assert middle.velocity[0] == pytest.approx(
+        (late.position[0] - early.position[0]) / 2e-5, rel=1e-6
+    )
+    assert middle.acceleration[0] == pytest.approx(
+        (late.velocity[0] - early.velocity[0]) / 2e-5, rel=1e-6
+    )
 
 
 def test_agent_without_new_targets_settles_on_the_last_one():
@@ -81,5 +90,7 @@ def test_time_before_the_running_segment_is_refused():
 
 
 def test_unknown_interface_names_the_known_one():
-    with pytest.raises(HandoffError, match="'delta_pose' is not known, this build knows 'pd_target'"):
+    with pytest.raises(
+        HandoffError, match="'delta_pose' is not known, this build knows 'pd_target'"
+    ):
         agent_dynamics("delta_pose")

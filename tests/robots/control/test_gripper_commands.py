@@ -1,4 +1,5 @@
-"""Commands of the hand: the entry they come to, and when they turn it round. Numbers worked by hand."""
+"""Commands of the hand: the entry they come to, and when they turn it round. Numbers worked by
+hand."""
 
 from __future__ import annotations
 
@@ -11,7 +12,11 @@ from robots.errors import HandoffError
 
 def test_to_hold_is_to_be_told_the_last_target_again() -> None:
     # 0.02 m of 0.08 m is a quarter of the way from -1 to 1.
-    assert entry_of(np.array([-1.0, 0.0, 1.0]), np.array([0.02, 0.02, 0.02])).tolist() == [-1.0, -0.5, 1.0]
+    assert entry_of(np.array([-1.0, 0.0, 1.0]), np.array([0.02, 0.02, 0.02])).tolist() == [
+        -1.0,
+        -0.5,
+        1.0,
+    ]
 
 
 def test_a_command_survives_the_way_to_the_world_and_back() -> None:

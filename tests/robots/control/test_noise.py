@@ -15,5 +15,7 @@ def test_noise_repeats_and_differs_by_seed_and_by_chunk() -> None:
 
 
 def test_noise_is_that_of_numpys_philox_stream() -> None:
-    expected = np.random.Generator(np.random.Philox(key=[100_000, 3])).standard_normal((16, 2), dtype=np.float32)
+    expected = np.random.Generator(np.random.Philox(key=[100_000, 3])).standard_normal(
+        (16, 2), dtype=np.float32
+    )
     np.testing.assert_array_equal(chunk_noise(100_000, 3, 16, 2), expected)

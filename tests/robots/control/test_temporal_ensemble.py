@@ -24,5 +24,7 @@ def test_a_single_chunk_is_followed():
 
 
 def test_a_chunk_that_has_run_out_is_refused():
-    with pytest.raises(HandoffError, match=r"3 chunks of 3 actions from index 1 on, expected 1\.\.2"):
+    with pytest.raises(
+        HandoffError, match=r"3 chunks of 3 actions from index 1 on, expected 1\.\.2"
+    ):
         temporal_ensemble(np.zeros((3, 1, 3, 1)), first=1)

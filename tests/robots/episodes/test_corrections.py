@@ -1,4 +1,5 @@
-"""Episodes with corrections: what is stored per step, what of the last step, and what a crash loses."""
+"""Episodes with corrections: what is stored per step, what of the last step, and what a crash
+loses."""
 
 from __future__ import annotations
 
@@ -7,13 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robots.episodes.corrections import EpisodeAssembler, Outcome, corrections_schema, open_corrections
+from robots.episodes.corrections import (
+    EpisodeAssembler,
+    Outcome,
+    corrections_schema,
+    open_corrections,
+)
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Reason
 from robots.spec import ActionSpec, FieldSpec
 
-ACTIONS = ActionSpec(low=(-1.0,) * 2, high=(1.0,) * 2, names=("x", "gripper"), interface="cartesian_delta")
+ACTIONS = ActionSpec(
+    low=(-1.0,) * 2, high=(1.0,) * 2, names=("x", "gripper"), interface="cartesian_delta"
+)
 SCHEMA = corrections_schema("reach", 20.0, {"pose": FieldSpec(shape=(2,), unit="m")}, ACTIONS)
 
 
@@ -43,7 +51,9 @@ def test_both_actions_the_person_and_the_reason_are_stored(tmp_path: Path) -> No
     with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
         assembler = EpisodeAssembler(store, 1, {"robot": "fr3"})
         for t in range(4):
-            assembler.add(*step(t, last=t == 3, person=t == 2), moved=np.array([True]), about=[{"seed": 9}])
+            assembler.add(
+                *step(t, last=t == 3, person=t == 2), moved=np.array([True]), about=[{"seed": 9}]
+            )
     store = EpisodeStore.open(tmp_path / "store.zarr")
     rows = store.read(0, "policy")
     assert rows["action"][:, 0].tolist() == [0.5, 0.5, -0.5, 0.5]
@@ -55,7 +65,12 @@ def test_both_actions_the_person_and_the_reason_are_stored(tmp_path: Path) -> No
     assert rows["policy_version"].tolist() == [7] * 4
     assert store.read(0, "final")["pose"].tolist() == [[4.0, 4.0]], "the state of success itself"
     about = store.metadata(0)
-    assert (about["operator"], about["device"], about["robot"], about["seed"]) == ("ada", "keyboard", "fr3", 9)
+    assert (about["operator"], about["device"], about["robot"], about["seed"]) == (
+        "ada",
+        "keyboard",
+        "fr3",
+        9,
+    )
     assert (about["success"], about["interventions"], about["takeovers"]) == (True, 0.25, 1)
     assert about["discard_reason"] is None
 
@@ -74,11 +89,17 @@ def test_an_episode_that_is_cut_off_is_kept_as_far_as_it_went(tmp_path: Path) ->
         told = [step(t, 2) for t in range(3)]
         for each in told:
             assembler.add(*each, moved=np.array([True, True]), about=[{}, {}])
-        assembler.cut_off(1, told[-1][2].final_observation, {"fault": "lost", "discard_reason": "fault"})
+        assembler.cut_off(
+            1, told[-1][2].final_observation, {"fault": "lost", "discard_reason": "fault"}
+        )
         assert store.read(0, "policy")["success"].tolist() == [0, 0, 0]
         assert store.read(0, "final")["pose"].tolist() == [[3.0, 3.0]]
         about = store.metadata(0)
-        assert (about["fault"], about["discard_reason"], about["success"]) == ("lost", "fault", False)
+        assert (about["fault"], about["discard_reason"], about["success"]) == (
+            "lost",
+            "fault",
+            False,
+        )
         assert about["robot"] == "fr3"
 
 
@@ -96,7 +117,9 @@ def test_worlds_that_did_not_move_add_no_step(tmp_path: Path) -> None:
     with open_corrections(tmp_path / "store.zarr", SCHEMA) as store:
         assembler = EpisodeAssembler(store, 2, {})
         assembler.add(*step(0, 2), moved=np.array([True, False]), about=[{}, {}])
-        assert assembler.add(*step(1, 2, last=True), moved=np.array([True, True]), about=[{}, {}]) == 2
+        assert (
+            assembler.add(*step(1, 2, last=True), moved=np.array([True, True]), about=[{}, {}]) == 2
+        )
         assert store.ends("policy").tolist() == [2, 3]
 
 

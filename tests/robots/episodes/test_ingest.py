@@ -26,7 +26,9 @@ def out(tmp_path):
 
 
 def run(data, out, progress=no_progress, **settings):
-    return ingest(IngestConfig(data=str(data), **settings), out, progress, shipped=out / "absent.zarr.zip")
+    return ingest(
+        IngestConfig(data=str(data), **settings), out, progress, shipped=out / "absent.zarr.zip"
+    )
 
 
 def test_ingest_stores_every_episode_with_its_origin(data, out):
@@ -36,7 +38,11 @@ def test_ingest_stores_every_episode_with_its_origin(data, out):
     json.dumps(metrics)
     store = EpisodeStore.open(out / "store.zarr")
     assert store.ends("policy").tolist() == [4, 10, 13]
-    assert store.metadata(2) == {"source": "argument", "source_digest": metrics["source_digest"], "source_episode": 2}
+    assert store.metadata(2) == {
+        "source": "argument",
+        "source_digest": metrics["source_digest"],
+        "source_episode": 2,
+    }
     np.testing.assert_array_equal(store.column("policy", "image"), arrays()["data/img"])
 
 
@@ -75,7 +81,9 @@ def test_an_interrupted_ingest_goes_on_and_ends_the_same(data, out, tmp_path):
     calls = []
     assert run(data, out, lambda done, total, note="": calls.append(done))["episodes"] == 3
     assert calls == [3]
-    np.testing.assert_array_equal(EpisodeStore.open(out / "store.zarr").column("policy", "image"), arrays()["data/img"])
+    np.testing.assert_array_equal(
+        EpisodeStore.open(out / "store.zarr").column("policy", "image"), arrays()["data/img"]
+    )
 
 
 def test_what_another_source_left_is_replaced(data, out, tmp_path):
@@ -84,7 +92,8 @@ def test_what_another_source_left_is_replaced(data, out, tmp_path):
     run(other, out, images=False)
     expected = arrays(seed=1)["data/action"].astype(np.float64) * 1e-3
     np.testing.assert_array_equal(
-        EpisodeStore.open(out / "store.zarr").column("policy", "action"), expected.astype(np.float32)
+        EpisodeStore.open(out / "store.zarr").column("policy", "action"),
+        expected.astype(np.float32),
     )
 
 
@@ -101,7 +110,14 @@ def test_the_shipped_set_is_used_when_nothing_else_is_there(tmp_path, out, monke
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     fields = pusht_schema(images=False).streams["policy"].fields
     with EpisodeStore.create(tmp_path / "s.zarr", pusht_schema(images=False)) as store:
-        store.append({"policy": {name: np.ones((3, *spec.shape), np.float32) for name, spec in fields.items()}}, {})
+        store.append(
+            {
+                "policy": {
+                    name: np.ones((3, *spec.shape), np.float32) for name, spec in fields.items()
+                }
+            },
+            {},
+        )
     digest = pack_store(tmp_path / "s.zarr", tmp_path / "rollouts.zarr.zip")
     (tmp_path / "rollouts.json").write_text(json.dumps({"sha256": digest}))
     metrics = ingest(IngestConfig(download=False), out, no_progress, tmp_path / "rollouts.zarr.zip")

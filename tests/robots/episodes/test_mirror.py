@@ -19,7 +19,10 @@ def episode(angle: float = 0.0) -> dict[str, dict[str, np.ndarray]]:
         "image": picture,
     }
     return {
-        STREAM: {name: values.astype(np.uint8 if name == "image" else np.float32) for name, values in fields.items()}
+        STREAM: {
+            name: values.astype(np.uint8 if name == "image" else np.float32)
+            for name, values in fields.items()
+        }
     }
 
 

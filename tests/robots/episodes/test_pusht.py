@@ -12,12 +12,18 @@ from robots.errors import HandoffError
 from tests.robots.episodes.replay_buffer import ENDS, arrays, write_folder, write_zip
 
 REPOSITORY = Path(__file__).parents[3]
-OFFICIAL = Path(os.environ.get("HANDOFF_DATA") or REPOSITORY / "../shared/data") / "pusht/pusht_cchi_v7_replay.zarr.zip"
+OFFICIAL = (
+    Path(os.environ.get("HANDOFF_DATA") or REPOSITORY / "../shared/data")
+    / "pusht/pusht_cchi_v7_replay.zarr.zip"
+)
 
 
 def read_all(path: Path, images: bool = True) -> list[dict[str, np.ndarray]]:
     with open_demonstrations(path, images) as demonstrations:
-        return [streams["policy"] for streams, _ in demonstrations.episodes(0, demonstrations.num_episodes)]
+        return [
+            streams["policy"]
+            for streams, _ in demonstrations.episodes(0, demonstrations.num_episodes)
+        ]
 
 
 def read_error(path: Path, images: bool = True) -> str:
@@ -32,11 +38,19 @@ def test_a_zip_reads_as_episodes_in_metres(tmp_path, prefix):
     episodes = read_all(write_zip(tmp_path / "p.zip", values, prefix))
     assert [len(episode["agent"]) for episode in episodes] == [4, 6, 3]
     second = slice(ENDS[0], ENDS[1])
-    np.testing.assert_allclose(episodes[1]["agent"], values["data/state"][second, :2] * 1e-3, rtol=1e-6)
-    np.testing.assert_allclose(episodes[1]["block_pose"][:, :2], values["data/state"][second, 2:4] * 1e-3, rtol=1e-6)
+    np.testing.assert_allclose(
+        episodes[1]["agent"], values["data/state"][second, :2] * 1e-3, rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        episodes[1]["block_pose"][:, :2], values["data/state"][second, 2:4] * 1e-3, rtol=1e-6
+    )
     np.testing.assert_array_equal(episodes[1]["block_pose"][:, 2], values["data/state"][second, 4])
-    np.testing.assert_allclose(episodes[1]["keypoints"], values["data/keypoint"][second] * 1e-3, rtol=1e-6)
-    np.testing.assert_allclose(episodes[1]["action"], values["data/action"][second] * 1e-3, rtol=1e-6)
+    np.testing.assert_allclose(
+        episodes[1]["keypoints"], values["data/keypoint"][second] * 1e-3, rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        episodes[1]["action"], values["data/action"][second] * 1e-3, rtol=1e-6
+    )
 
 
 def test_every_episode_gets_its_own_images_as_uint8(tmp_path):
@@ -97,7 +111,12 @@ def test_ends_that_do_not_rise_are_refused(tmp_path, ends):
         ("data/state", (3, 4), 400.0, "data/state[3, 4] is 400.0, expected an angle"),
         ("data/action", (12, 1), -1.0, "data/action[12, 1] is -1.0, expected 0 to 512 px"),
         ("data/keypoint", (0, 8, 1), np.inf, "data/keypoint[0, 8, 1] is inf"),
-        ("data/img", (11, 5, 6, 2), 0.5, "data/img[11, 5, 6, 2] is 0.5, expected a whole number from 0 to 255"),
+        (
+            "data/img",
+            (11, 5, 6, 2),
+            0.5,
+            "data/img[11, 5, 6, 2] is 0.5, expected a whole number from 0 to 255",
+        ),
         ("data/img", (11, 5, 6, 2), 256.0, "data/img[11, 5, 6, 2] is 256.0"),
         ("data/img", (11, 5, 6, 2), np.nan, "data/img[11, 5, 6, 2] is nan"),
     ],
@@ -146,7 +165,10 @@ def test_two_data_sets_in_one_folder_are_refused(tmp_path):
 
 
 def test_a_packed_store_of_own_episodes_reads_as_demonstrations(tmp_path):
-    values = {name: np.zeros((3, *field.shape), field.dtype) for name, field in _fields(images=False).items()}
+    values = {
+        name: np.zeros((3, *field.shape), field.dtype)
+        for name, field in _fields(images=False).items()
+    }
     with EpisodeStore.create(tmp_path / "s.zarr", pusht_schema(images=False)) as store:
         store.append({"policy": values}, {"seed": 5})
     pack_store(tmp_path / "s.zarr", tmp_path / "s.zarr.zip")
@@ -159,7 +181,10 @@ def test_a_packed_store_of_own_episodes_reads_as_demonstrations(tmp_path):
 
 
 def test_an_own_store_with_images_reads_without_them_on_request(tmp_path):
-    values = {name: np.zeros((3, *field.shape), field.dtype) for name, field in _fields(images=True).items()}
+    values = {
+        name: np.zeros((3, *field.shape), field.dtype)
+        for name, field in _fields(images=True).items()
+    }
     with EpisodeStore.create(tmp_path / "s.zarr", pusht_schema(images=True)) as store:
         store.append({"policy": values}, {})
     with open_demonstrations(tmp_path / "s.zarr", images=False) as demonstrations:
@@ -170,10 +195,14 @@ def test_the_board_of_512_pixels_is_512_millimetres():
     assert pytest.approx(0.512) == 512 * METRES_PER_PIXEL
 
 
-@pytest.mark.skipif(not OFFICIAL.exists(), reason=f"official push-T demonstrations not at {OFFICIAL}")
+@pytest.mark.skipif(
+    not OFFICIAL.exists(), reason=f"official push-T demonstrations not at {OFFICIAL}"
+)
 def test_the_official_data_has_206_episodes_of_25650_frames():
     with open_demonstrations(OFFICIAL, images=False) as demonstrations:
-        lengths = [len(streams["policy"]["action"]) for streams, _ in demonstrations.episodes(0, 206)]
+        lengths = [
+            len(streams["policy"]["action"]) for streams, _ in demonstrations.episodes(0, 206)
+        ]
         assert demonstrations.num_episodes == 206
     assert sum(lengths) == 25_650
     assert (min(lengths), max(lengths)) == (49, 246)

@@ -81,7 +81,9 @@ def place(official: Path, folder: Path) -> Path:
     return folder / NAME
 
 
-def test_the_order_is_argument_environment_shared_cache_download_shipped(empty, official, shipped, serve, monkeypatch):
+def test_the_order_is_argument_environment_shared_cache_download_shipped(
+    empty, official, shipped, serve, monkeypatch
+):
     def kind(**arguments):
         return find_demonstrations(shipped=shipped, timeout_s=1.0, **arguments).kind
 
@@ -105,7 +107,10 @@ def test_a_file_and_the_folders_that_hold_it_are_all_understood(empty, official,
 @pytest.mark.parametrize("named", ["argument", "environment"])
 def test_a_named_place_that_is_missing_or_empty_is_an_error(empty, shipped, monkeypatch, named):
     (empty / "void").mkdir()
-    for folder, message in ((empty / "absent", "no such file or folder"), (empty / "void", "neither")):
+    for folder, message in (
+        (empty / "absent", "no such file or folder"),
+        (empty / "void", "neither"),
+    ):
         data = folder if named == "argument" else None
         monkeypatch.setenv("HANDOFF_DATA", str(folder))
         with pytest.raises(HandoffError, match=message):
@@ -121,7 +126,9 @@ def test_a_broken_shared_copy_is_an_error_not_skipped(empty, official, shipped):
 
 
 @pytest.mark.parametrize("broken", ["cut", "page", "missing"])
-def test_a_failed_download_leaves_no_file_and_the_line_says_why(empty, official, shipped, serve, broken):
+def test_a_failed_download_leaves_no_file_and_the_line_says_why(
+    empty, official, shipped, serve, broken
+):
     body = official.read_bytes()
     url, reason = {
         "cut": lambda: (serve(body[:5000], length=len(body)), "cut short"),
@@ -137,14 +144,23 @@ def test_a_failed_download_leaves_no_file_and_the_line_says_why(empty, official,
 def test_a_download_counts_its_bytes(empty, official, shipped, serve):
     seen = []
     url = serve(official.read_bytes())
-    find_demonstrations(shipped=shipped, url=url, progress=lambda done, total, note="": seen.append((done, total)))
+    find_demonstrations(
+        shipped=shipped, url=url, progress=lambda done, total, note="": seen.append((done, total))
+    )
     assert seen[-1] == (official.stat().st_size, official.stat().st_size)
 
 
 def test_when_nothing_is_found_the_error_lists_what_was_tried(empty):
     with pytest.raises(HandoffError) as caught:
         find_demonstrations(shipped=empty / "absent.zarr.zip", download=False)
-    for tried in ("data=", "$HANDOFF_DATA", "../shared/data", "handoff", "download", "absent.zarr.zip"):
+    for tried in (
+        "data=",
+        "$HANDOFF_DATA",
+        "../shared/data",
+        "handoff",
+        "download",
+        "absent.zarr.zip",
+    ):
         assert tried in str(caught.value)
 
 

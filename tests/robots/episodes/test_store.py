@@ -25,7 +25,9 @@ SCHEMA = EpisodeSchema(
                 "image": FieldSpec(shape=(48, 48, 3), dtype="uint8", unit="u8"),
             },
         ),
-        "robot": StreamSpec(rate_hz=1000.0, fields={"q": FieldSpec(shape=(7,), dtype="float64", unit="rad")}),
+        "robot": StreamSpec(
+            rate_hz=1000.0, fields={"q": FieldSpec(shape=(7,), dtype="float64", unit="rad")}
+        ),
     },
 )
 
@@ -41,7 +43,9 @@ def episode(seed: int, steps: int = 5, robot_steps: int = 12) -> dict[str, dict[
     }
 
 
-def assert_equal(store: EpisodeStore, number: int, expected: dict[str, dict[str, np.ndarray]]) -> None:
+def assert_equal(
+    store: EpisodeStore, number: int, expected: dict[str, dict[str, np.ndarray]]
+) -> None:
     for stream, fields in expected.items():
         found = store.read(number, stream)
         for name, values in fields.items():
@@ -106,8 +110,13 @@ def test_a_window_of_an_episode_is_a_slice_of_it(path):
     assert list(window) == ["image"]
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6), commit_bytes=st.integers(1, 400_000))
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    commit_bytes=st.integers(1, 400_000),
+)
 def test_any_lengths_and_commit_sizes_read_back_exactly(tmp_path, lengths, commit_bytes):
     path = tmp_path / "any.zarr"
     shutil.rmtree(path, ignore_errors=True)
@@ -158,13 +167,19 @@ def test_numbers_are_cast_to_the_declared_dtype(path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda e: e["policy"].update(agent=np.zeros((5, 3), np.float32)), r"policy/agent: shape \(5, 3\)"),
+        (
+            lambda e: e["policy"].update(agent=np.zeros((5, 3), np.float32)),
+            r"policy/agent: shape \(5, 3\)",
+        ),
         (lambda e: e["policy"].update(agent=np.zeros((4, 2), np.float32)), "unequal length"),
         (lambda e: e["policy"].update(agent=np.full((5, 2), 1e300)), "do not fit float32"),
         (lambda e: e["policy"].pop("agent"), r"missing \['agent'\]"),
         (lambda e: e.pop("robot"), r"streams missing \['robot'\]"),
         (lambda e: e["robot"].update(q=np.zeros((0, 7))), "0 samples"),
-        (lambda e: e["policy"].update(image=np.zeros((5, 48, 48, 3), np.float32)), "float32 cannot become uint8"),
+        (
+            lambda e: e["policy"].update(image=np.zeros((5, 48, 48, 3), np.float32)),
+            "float32 cannot become uint8",
+        ),
     ],
 )
 def test_an_episode_against_the_schema_is_refused(path, change, message):
@@ -183,7 +198,8 @@ def test_metadata_that_is_not_json_is_refused(path):
 
 def test_integers_that_overflow_the_declared_dtype_are_refused():
     schema = EpisodeSchema(
-        name="i", streams={"s": StreamSpec(rate_hz=1.0, fields={"n": FieldSpec(shape=(), dtype="int8")})}
+        name="i",
+        streams={"s": StreamSpec(rate_hz=1.0, fields={"n": FieldSpec(shape=(), dtype="int8")})},
     )
     with pytest.raises(HandoffError, match="200 do not fit int8"):
         check_episode(schema, {"s": {"n": np.array([1, 200])}})
@@ -205,7 +221,11 @@ def test_a_reader_cannot_append(path):
 
 def test_committed_files_are_never_touched_by_later_appends(path):
     def contents() -> dict[Path, tuple[int, bytes]]:
-        files = (file for file in path.rglob("*") if file.is_file() and file.name not in ("index.json", ".lock"))
+        files = (
+            file
+            for file in path.rglob("*")
+            if file.is_file() and file.name not in ("index.json", ".lock")
+        )
         return {file: (file.stat().st_ino, file.read_bytes()) for file in files}
 
     with EpisodeStore.create(path, SCHEMA) as store:
@@ -232,7 +252,9 @@ def _interrupted(writer):
 
 
 @pytest.mark.parametrize("failing_write", range(12))
-def test_a_full_disk_is_one_clear_error_and_the_store_stays_as_it_was(path, monkeypatch, failing_write):
+def test_a_full_disk_is_one_clear_error_and_the_store_stays_as_it_was(
+    path, monkeypatch, failing_write
+):
     import zarr.storage._local as local
 
     put, writes = local._put, []
@@ -259,7 +281,9 @@ def test_a_really_full_file_system_keeps_the_earlier_episodes(tmp_path):
     mount = tmp_path / "small"
     mount.mkdir()
     try:
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)], capture_output=True)
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)], capture_output=True
+        )
     except OSError as error:
         pytest.skip(f"cannot mount a small file system: {error}")
     if made.returncode != 0:
@@ -302,7 +326,9 @@ def test_a_truncated_array_is_named_at_opening(path):
         store.append(episode(0), {})
     shard = path / "segments/000000/policy/image/c.0.0.0.0"
     shard.write_bytes(shard.read_bytes()[:-100])
-    with pytest.raises(HandoffError, match=r"000000/policy/image: files hold \d+ bytes, expected \d+"):
+    with pytest.raises(
+        HandoffError, match=r"000000/policy/image: files hold \d+ bytes, expected \d+"
+    ):
         EpisodeStore.open(path)
 
 
@@ -371,7 +397,9 @@ def test_unknown_episode_stream_and_field_are_named(path):
 
 
 def test_a_field_name_that_leaves_the_store_is_refused(path):
-    schema = EpisodeSchema(name="x", streams={"s": StreamSpec(rate_hz=1.0, fields={"../../y": FieldSpec(shape=())})})
+    schema = EpisodeSchema(
+        name="x", streams={"s": StreamSpec(rate_hz=1.0, fields={"../../y": FieldSpec(shape=())})}
+    )
     with pytest.raises(HandoffError, match="cannot name an array"):
         EpisodeStore.create(path, schema)
 

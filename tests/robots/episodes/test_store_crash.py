@@ -1,4 +1,5 @@
-"""Writers killed with SIGKILL, at random moments and before every single change they make to the disk."""
+"""Writers killed with SIGKILL, at random moments and before every single change they make to the
+disk."""
 
 import os
 import random
@@ -28,7 +29,8 @@ DONE = 7
 
 
 class Forker:
-    """Runs functions in forks of a single-threaded process that has Zarr already imported: cheap to start and kill."""
+    """Runs functions in forks of a single-threaded process that has Zarr already imported: cheap to
+    start and kill."""
 
     def __init__(self) -> None:
         context = get_context("forkserver")
@@ -83,7 +85,8 @@ def content(schema: EpisodeSchema, number: int) -> dict:
 
 
 def write_for_ever(path: Path, batch: int, promised: Path) -> None:
-    """Commits `batch` episodes at a time; after each commit, notes one byte per episode in `promised`."""
+    """Commits `batch` episodes at a time; after each commit, notes one byte per episode in
+    `promised`."""
     store = EpisodeStore.open(path, "a")
     with promised.open("ab", buffering=0) as note:
         note.write(b"o")
@@ -96,12 +99,17 @@ def write_for_ever(path: Path, batch: int, promised: Path) -> None:
 
 
 def append_killed_at(path: Path, change: int) -> None:
-    """Creates the store if need be, appends one episode; dies by SIGKILL just before its `change`-th disk change."""
+    """Creates the store if need be, appends one episode; dies by SIGKILL just before its
+    `change`-th disk change."""
     seen = 0
 
     def count(event: str, args: tuple) -> None:
         nonlocal seen
-        writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        writes = (
+            event == "open"
+            and isinstance(args[2], int)
+            and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        )
         if event in CHANGES or writes:
             seen += 1
             if seen == change:
@@ -122,7 +130,9 @@ def count_intact(path: Path) -> int:
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_no_committed_episode_is_lost_or_changed_when_writers_are_killed_at_random(tmp_path, forker, batch):
+def test_no_committed_episode_is_lost_or_changed_when_writers_are_killed_at_random(
+    tmp_path, forker, batch
+):
     path, note = tmp_path / "store.zarr", tmp_path / "promised"
     EpisodeStore.create(path, SCHEMA).close()
     chance = random.Random(batch)

@@ -32,7 +32,9 @@ def test_compiled_inertials_equal_the_constants(model: mujoco.MjModel, link: int
     axes = axes.reshape(3, 3)
     assert body.mass[0] == fr3.LINK_MASS[link]
     np.testing.assert_array_equal(body.ipos, fr3.LINK_COM[link])
-    np.testing.assert_allclose(axes @ np.diag(body.inertia) @ axes.T, fr3.link_inertia(link), atol=1e-12)
+    np.testing.assert_allclose(
+        axes @ np.diag(body.inertia) @ axes.T, fr3.link_inertia(link), atol=1e-12
+    )
 
 
 def test_compiled_joint_dynamics_equal_the_constants(model: mujoco.MjModel) -> None:
@@ -46,15 +48,24 @@ def test_gravity_of_the_arm_stretched_out_is_mass_times_lever(model: mujoco.MjMo
     data = mujoco.MjData(model)
     data.qpos[1] = np.pi / 2
     mujoco.mj_forward(model, data)
-    # Along the stretched arm the frames of links 2..7 lie at 0, .316, .316, .7, .7, .7 m, and the axis that points
-    # outward is -y, z, y, z, y, -z in turn.
+    # Along the stretched arm the frames of links 2..7 lie at 0, .316, .316, .7, .7, .7 m, and the
+    # axis that points outward is -y, z, y, z, y, -z in turn.
     com = fr3.LINK_COM
-    levers = [-com[2][1], 0.316 + com[3][2], 0.316 + com[4][1], 0.7 + com[5][2], 0.7 + com[6][1], 0.7 - com[7][2]]
+    levers = [
+        -com[2][1],
+        0.316 + com[3][2],
+        0.316 + com[4][1],
+        0.7 + com[5][2],
+        0.7 + com[6][1],
+        0.7 - com[7][2],
+    ]
     expected = -9.81 * float(np.dot(fr3.LINK_MASS[2:], levers))
     assert data.qfrc_gravcomp[1] == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_arm_holds_still_without_command_since_the_robot_carries_its_own_weight(model: mujoco.MjModel) -> None:
+def test_the_arm_holds_still_without_command_since_the_robot_carries_its_own_weight(
+    model: mujoco.MjModel,
+) -> None:
     data = mujoco.MjData(model)
     data.qpos[:] = fr3.Q_HOME
     for _ in range(200):
@@ -62,7 +73,9 @@ def test_the_arm_holds_still_without_command_since_the_robot_carries_its_own_wei
     np.testing.assert_allclose(data.qpos, fr3.Q_HOME, atol=1e-9)
 
 
-def test_the_commanded_torque_excludes_gravity_and_the_joint_torque_includes_it(model: mujoco.MjModel) -> None:
+def test_the_commanded_torque_excludes_gravity_and_the_joint_torque_includes_it(
+    model: mujoco.MjModel,
+) -> None:
     data = mujoco.MjData(model)
     data.qpos[:] = fr3.Q_HOME
     data.ctrl[:] = [1, 2, 3, 4, 5, 6, 7]

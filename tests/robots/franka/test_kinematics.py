@@ -23,7 +23,9 @@ def postures(count: int) -> np.ndarray:
 
 
 def test_flange_stands_at_frankas_published_place_in_the_home_posture() -> None:
-    np.testing.assert_allclose(forward_kinematics(fr3.Q_HOME)[:3, 3], [0.306891, 0.0, 0.590282], atol=1e-6)
+    np.testing.assert_allclose(
+        forward_kinematics(fr3.Q_HOME)[:3, 3], [0.306891, 0.0, 0.590282], atol=1e-6
+    )
 
 
 def test_flange_of_the_upright_arm_is_the_sum_of_the_link_lengths() -> None:
@@ -54,8 +56,12 @@ def test_jacobian_equals_finite_differences() -> None:
         J = jacobian(q)
         for i, dq in enumerate(h * np.eye(7)):
             after, before = forward_kinematics(q + dq), forward_kinematics(q - dq)
-            np.testing.assert_allclose(J[:3, i], (after[:3, 3] - before[:3, 3]) / (2 * h), atol=1e-8)
-            np.testing.assert_allclose(J[3:, i], rotation_vector(after[:3, :3] @ before[:3, :3].T) / (2 * h), atol=1e-8)
+            np.testing.assert_allclose(
+                J[:3, i], (after[:3, 3] - before[:3, 3]) / (2 * h), atol=1e-8
+            )
+            np.testing.assert_allclose(
+                J[3:, i], rotation_vector(after[:3, :3] @ before[:3, :3].T) / (2 * h), atol=1e-8
+            )
 
 
 @pytest.mark.parametrize(
@@ -67,8 +73,12 @@ def test_jacobian_equals_finite_differences() -> None:
         (np.diag([-1.0, -1.0, 1.0]), [0, 0, np.pi]),
     ],
 )
-def test_rotation_vector_of_quarter_and_half_turns(rotation: np.ndarray, vector: list[float]) -> None:
-    np.testing.assert_allclose(rotation_vector(np.asarray(rotation, dtype=float)), vector, atol=1e-12)
+def test_rotation_vector_of_quarter_and_half_turns(
+    rotation: np.ndarray, vector: list[float]
+) -> None:
+    np.testing.assert_allclose(
+        rotation_vector(np.asarray(rotation, dtype=float)), vector, atol=1e-12
+    )
 
 
 def test_inverse_kinematics_reaches_the_target_within_the_limits() -> None:
@@ -80,7 +90,9 @@ def test_inverse_kinematics_reaches_the_target_within_the_limits() -> None:
 
 
 def test_inverse_kinematics_returns_a_seed_that_already_solves_it() -> None:
-    np.testing.assert_array_equal(inverse_kinematics(forward_kinematics(fr3.Q_HOME), fr3.Q_HOME), fr3.Q_HOME)
+    np.testing.assert_array_equal(
+        inverse_kinematics(forward_kinematics(fr3.Q_HOME), fr3.Q_HOME), fr3.Q_HOME
+    )
 
 
 def test_inverse_kinematics_refuses_a_target_out_of_reach() -> None:
@@ -117,7 +129,9 @@ def test_batched_rotation_vectors_give_back_axis_and_angle(angle: float) -> None
     np.testing.assert_allclose(found[0], rotation_vector(rotation), atol=1e-7)
 
 
-@pytest.mark.parametrize("axis", [[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.6, -0.8], [-0.48, 0.6, 0.64]])
+@pytest.mark.parametrize(
+    "axis", [[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.6, -0.8], [-0.48, 0.6, 0.64]]
+)
 def test_batched_half_turns_are_those_of_one(axis: list[float]) -> None:
     rotation = 2.0 * np.outer(axis, axis) - np.eye(3)
     found = batched_rotation_vector(np.stack([np.eye(3), rotation]))

@@ -1,4 +1,5 @@
-"""Robots against published figures, against independent kinematics and against their MuJoCo models."""
+"""Robots against published figures, against independent kinematics and against their MuJoCo
+models."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -38,10 +39,17 @@ RECORDED_O_T_EE = np.array(
     ]
 )
 RECORDED_F_T_EE = np.array(
-    [[0.7071, 0.7071, 0.0, 0.0], [-0.7071, 0.7071, 0.0, 0.0], [0.0, 0.0, 1.0, 0.1034], [0.0, 0.0, 0.0, 1.0]]
+    [
+        [0.7071, 0.7071, 0.0, 0.0],
+        [-0.7071, 0.7071, 0.0, 0.0],
+        [0.0, 0.0, 1.0, 0.1034],
+        [0.0, 0.0, 0.0, 1.0],
+    ]
 )
 RECORDED_TAU_J = np.array([-0.00359774, -5.08582, 0.105732, 21.8135, 0.63253, 2.18121, -0.0481953])
-RECORDED_TAU_EXT = np.array([0.00187271, -0.700316, 0.386035, 0.0914781, -0.117258, -0.00667777, -0.0252562])
+RECORDED_TAU_EXT = np.array(
+    [0.00187271, -0.700316, 0.386035, 0.0914781, -0.117258, -0.00667777, -0.0252562]
+)
 
 
 def postures(robot: Robot, count: int) -> np.ndarray:
@@ -91,7 +99,9 @@ def flange_by_table(q: np.ndarray) -> np.ndarray:
 @every_robot
 def test_flange_equals_the_product_of_the_published_table(robot: Robot) -> None:
     for q in postures(robot, 20):
-        np.testing.assert_allclose(robot.chain.forward_kinematics(q), flange_by_table(q), atol=1e-12)
+        np.testing.assert_allclose(
+            robot.chain.forward_kinematics(q), flange_by_table(q), atol=1e-12
+        )
 
 
 @every_robot
@@ -103,7 +113,8 @@ def test_flange_of_the_upright_arm_is_the_sum_of_the_link_lengths(robot: Robot) 
 
 @every_robot
 def test_flange_of_the_arm_with_elbow_and_wrist_at_right_angles(robot: Robot) -> None:
-    """The forearm lies level: shoulder offset and forearm add up along x, the offsets above along z."""
+    """The forearm lies level: shoulder offset and forearm add up along x, the offsets above along
+    z."""
     q = np.array([0.0, 0.0, 0.0, -np.pi / 2, 0.0, np.pi / 2, 0.0])
     pose = robot.chain.forward_kinematics(q)
     height = 0.333 + 0.316 + 0.0825 - 0.107
@@ -241,7 +252,9 @@ def test_gravity_torques_of_the_panda_are_those_that_a_real_one_has_reported() -
 
 
 @every_robot
-def test_arm_holds_still_without_command_because_the_robot_carries_its_own_weight(robot: Robot) -> None:
+def test_arm_holds_still_without_command_because_the_robot_carries_its_own_weight(
+    robot: Robot,
+) -> None:
     model = compiled(robot)
     data = mujoco.MjData(model)
     data.qpos[:] = robot.q_home
@@ -285,7 +298,8 @@ def test_tool_in_flange_axes_is_the_gripper_turned_by_its_yaw() -> None:
     tool = FR3.tool
     half = np.sqrt(0.5)
     np.testing.assert_allclose(tool.com, [-0.01 * half, 0.01 * half, 0.03], atol=1e-12)
-    # A turn by 45 degrees makes both axes' moments their mean, and half their difference the product.
+    # A turn by 45 degrees makes both axes' moments their mean, and half their difference the
+    # product.
     expected = [[0.00175, 0.00075, 0.0], [0.00075, 0.00175, 0.0], [0.0, 0.0, 0.0017]]
     np.testing.assert_allclose(tool.inertia, expected, atol=1e-12)
 
@@ -325,7 +339,9 @@ def test_kinematics_of_the_fr3_equal_those_of_the_module_kinematics_to_the_bit()
     for row in q:
         np.testing.assert_array_equal(FR3.chain.joint_frames(row), kinematics.joint_frames(row))
         np.testing.assert_array_equal(FR3.chain.jacobian(row), kinematics.jacobian(row))
-    batches = zip(FR3.chain.batched_joint_frames(q), kinematics.batched_joint_frames(q), strict=True)
+    batches = zip(
+        FR3.chain.batched_joint_frames(q), kinematics.batched_joint_frames(q), strict=True
+    )
     for new, old in batches:
         np.testing.assert_array_equal(new, old)
     for new, old in zip(FR3.limits.velocity_limits(q), fr3.velocity_limits(q), strict=True):
@@ -380,18 +396,24 @@ def test_figures_cannot_be_written_to(robot: Robot) -> None:
 
 def test_robot_with_a_joint_missing_from_one_figure_is_refused() -> None:
     short = replace(PANDA.limits, q_max=np.ones(6))
-    with pytest.raises(HandoffError, match=r"panda: limits.q_max has the shape \(6,\), expected \(7,\)"):
+    with pytest.raises(
+        HandoffError, match=r"panda: limits.q_max has the shape \(6,\), expected \(7,\)"
+    ):
         replace(PANDA, limits=short)
 
 
 def test_robot_with_a_ready_posture_beyond_its_limits_is_refused() -> None:
-    with pytest.raises(HandoffError, match=r"q_home of joint4 is 0.0000 rad, expected between -3.0718 and -0.0698"):
+    with pytest.raises(
+        HandoffError, match=r"q_home of joint4 is 0.0000 rad, expected between -3.0718 and -0.0698"
+    ):
         replace(PANDA, q_home=np.zeros(7))
 
 
 def test_robot_with_half_of_the_position_dependent_limit_is_refused() -> None:
     half = replace(FR3.limits, ddq_dec=None)
-    with pytest.raises(HandoffError, match=r"one of limits.dq_offset and limits.ddq_dec is missing"):
+    with pytest.raises(
+        HandoffError, match=r"one of limits.dq_offset and limits.ddq_dec is missing"
+    ):
         replace(FR3, limits=half)
 
 
@@ -407,6 +429,8 @@ def test_chain_with_a_column_too_many_is_refused() -> None:
 
 def test_importing_a_robot_loads_no_heavy_library() -> None:
     code = "import sys, robots.franka.panda; print(*{name.split('.')[0] for name in sys.modules})"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     heavy = {"torch", "mujoco", "zarr", "scipy", "pydantic", "franky", "onnxruntime"}
     assert heavy.isdisjoint(loaded.stdout.split())

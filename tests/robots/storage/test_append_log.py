@@ -134,8 +134,14 @@ def test_a_record_is_flushed_before_append_returns_and_a_new_file_s_entry_before
     def named(descriptor: int) -> str:
         return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
 
-    monkeypatch.setattr(os, "pwrite", lambda file, *rest: (done.append(f"write {named(file)}"), write(file, *rest))[1])
-    monkeypatch.setattr(os, "fsync", lambda file: (done.append(f"flush {named(file)}"), flush(file))[1])
+    monkeypatch.setattr(
+        os,
+        "pwrite",
+        lambda file, *rest: (done.append(f"write {named(file)}"), write(file, *rest))[1],
+    )
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (done.append(f"flush {named(file)}"), flush(file))[1]
+    )
     log.append(b"in the second")
     second = f"{1:020d}.log"
     assert done == [f"flush {tmp_path.name}", f"write {second}", f"flush {second}"]

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from robots.wire.learner import Hello, Message, Parameters, Pause, Sent, Taken, decode, encode, steps_limit
+from robots.wire.learner import (
+    Hello,
+    Message,
+    Parameters,
+    Pause,
+    Sent,
+    Taken,
+    decode,
+    encode,
+    steps_limit,
+)
 from robots.wire.policy import pack, unpack
 from tests.real.hil.made import parameters, steps
 
@@ -30,7 +40,15 @@ def same(a: object, b: object) -> bool:
 
 @pytest.mark.parametrize(
     "message",
-    [Hello(JOURNAL, 3), Sent(JOURNAL, 5, steps()), pictured(), Taken(-1), Taken(8), parameters(), Pause(True)],
+    [
+        Hello(JOURNAL, 3),
+        Sent(JOURNAL, 5, steps()),
+        pictured(),
+        Taken(-1),
+        Taken(8),
+        parameters(),
+        Pause(True),
+    ],
     ids=lambda message: type(message).__name__,
 )
 def test_messages_come_back_as_they_were(message: Message) -> None:
@@ -47,7 +65,11 @@ def test_messages_come_back_as_they_were(message: Message) -> None:
         ("next_observation", np.zeros((2, 4), np.float32), "each pair must agree"),
         ("terminated", np.zeros(2, np.int64), "terminated: int64"),
         ("episode", np.array([-1, 0]), "a negative episode"),
-        ("pictures", {"wrist": np.zeros((2, 4, 5, 3), np.uint8)}, "pictures of \\['wrist'\\] before"),
+        (
+            "pictures",
+            {"wrist": np.zeros((2, 4, 5, 3), np.uint8)},
+            "pictures of \\['wrist'\\] before",
+        ),
     ],
 )
 def test_unsound_steps_name_their_column(column: str, value: object, words: str) -> None:
@@ -58,9 +80,18 @@ def test_unsound_steps_name_their_column(column: str, value: object, words: str)
 def test_parameters_must_fit_their_card() -> None:
     good = parameters()
     for arrays, words in (
-        ({**good.arrays, "actor.0.bias": np.zeros(6, np.float32)}, "actor.0.bias is not float32 of shape"),
-        ({**good.arrays, "hand.0.bias": np.full(3, np.nan, np.float32)}, "not finite. Has the training diverged"),
-        ({name: array for name, array in good.arrays.items() if name != "centre"}, "missing or unknown \\['centre'\\]"),
+        (
+            {**good.arrays, "actor.0.bias": np.zeros(6, np.float32)},
+            "actor.0.bias is not float32 of shape",
+        ),
+        (
+            {**good.arrays, "hand.0.bias": np.full(3, np.nan, np.float32)},
+            "not finite. Has the training diverged",
+        ),
+        (
+            {name: array for name, array in good.arrays.items() if name != "centre"},
+            "missing or unknown \\['centre'\\]",
+        ),
     ):
         with pytest.raises(HandoffError, match=words):
             encode(Parameters(0, good.card, arrays))
@@ -85,13 +116,18 @@ def test_the_largest_frame_of_steps_fits_its_limit() -> None:
 
 def test_no_frame_whatever_raises_anything_but_a_handoff_error() -> None:
     rng = np.random.default_rng(0)
-    frames = [encode(message) for message in (Hello(JOURNAL, 3), pictured(), Taken(4), parameters(), Pause(False))]
+    frames = [
+        encode(message)
+        for message in (Hello(JOURNAL, 3), pictured(), Taken(4), parameters(), Pause(False))
+    ]
     broken = 0
     for _ in range(3000):
         frame = bytearray(frames[rng.integers(len(frames))])
         for _ in range(rng.integers(1, 4)):
             frame[rng.integers(len(frame))] = rng.integers(256)
-        cut = bytes(frame[: rng.integers(1, len(frame) + 1)]) if rng.random() < 0.3 else bytes(frame)
+        cut = (
+            bytes(frame[: rng.integers(1, len(frame) + 1)]) if rng.random() < 0.3 else bytes(frame)
+        )
         try:
             decode(cut)
         except HandoffError:
@@ -101,10 +137,18 @@ def test_no_frame_whatever_raises_anything_but_a_handoff_error() -> None:
 
 @pytest.mark.parametrize("value", [None, [], "x", -1, 2.0, True, 2**63, b"", {"a": 1}])
 def test_a_wrong_type_in_any_entry_is_refused(value: object) -> None:
-    for message in (Hello(JOURNAL, 3), Sent(JOURNAL, 5, steps()), Taken(4), parameters(), Pause(False)):
+    for message in (
+        Hello(JOURNAL, 3),
+        Sent(JOURNAL, 5, steps()),
+        Taken(4),
+        parameters(),
+        Pause(False),
+    ):
         told = unpack(encode(message))
         for name in told.keys() - {"kind"}:
-            if name in ("pictures", "next_pictures", "arrays", "card") or (name == "on" and value is True):
+            if name in ("pictures", "next_pictures", "arrays", "card") or (
+                name == "on" and value is True
+            ):
                 continue
             if name == "number" and value == -1 and isinstance(message, Taken):
                 continue

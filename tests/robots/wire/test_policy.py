@@ -40,8 +40,8 @@ CONTRACT = Contract(
     policy="p",
 )
 
-# {"state": np.array([1.0, -2.0], float32)} as openpi's encoder writes it: a map of one text key; then a map of four
-# byte keys, the data as bytes, the dtype as text, the shape as a list.
+# {"state": np.array([1.0, -2.0], float32)} as openpi's encoder writes it: a map of one text key;
+# then a map of four byte keys, the data as bytes, the dtype as text, the shape as a list.
 FRAME = (
     b"\x81\xa5state"
     b"\x84\xc4\x0b__ndarray__\xc3"
@@ -76,10 +76,16 @@ def test_scalar_is_read_and_written_as_openpi_does():
     assert unpack(SCALAR).dtype == np.float32
 
 
-NUMBERS = st.sampled_from(["|b1", "|i1", "<i2", "<i4", ">i8", "|u1", "<u2", "<u4", "<u8", "<f2", ">f4", "<f8"])
+NUMBERS = st.sampled_from(
+    ["|b1", "|i1", "<i2", "<i4", ">i8", "|u1", "<u2", "<u4", "<u8", "<f2", ">f4", "<f8"]
+)
 
 
-@given(NUMBERS.flatmap(lambda name: hnp.arrays(np.dtype(name), hnp.array_shapes(min_dims=0, min_side=0))))
+@given(
+    NUMBERS.flatmap(
+        lambda name: hnp.arrays(np.dtype(name), hnp.array_shapes(min_dims=0, min_side=0))
+    )
+)
 def test_any_numeric_array_comes_back_bit_for_bit(array):
     back = unpack(pack([array]))[0]
     assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
@@ -97,7 +103,15 @@ def test_plain_values_pass():
 
 @pytest.mark.parametrize(
     "value",
-    [object(), np.array([object()]), np.array(["text"]), np.zeros(2, complex), np.zeros(1, "f4,i4"), {1, 2}, 2**70],
+    [
+        object(),
+        np.array([object()]),
+        np.array(["text"]),
+        np.zeros(2, complex),
+        np.zeros(1, "f4,i4"),
+        {1, 2},
+        2**70,
+    ],
     ids=["object", "objects", "text", "complex", "record", "set", "long"],
 )
 def test_other_values_are_not_sent(value):
@@ -145,7 +159,9 @@ def test_array_that_is_not_numeric_or_not_of_its_size_is_refused(changes, messag
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("dtype", "data"), [("<f4", "0.5"), ("|u1", 0.5), ("|b1", 1), ("<i4", [1]), ("|u1", 256)])
+@pytest.mark.parametrize(
+    ("dtype", "data"), [("<f4", "0.5"), ("|u1", 0.5), ("|b1", 1), ("<i4", [1]), ("|u1", 256)]
+)
 def test_scalar_of_another_type_or_beyond_its_range_is_refused(dtype, data):
     with pytest.raises(HandoffError):
         unpack(packed({b"__npgeneric__": True, b"data": data, b"dtype": dtype}))
@@ -238,14 +254,19 @@ def test_one_step_needs_no_leading_dimension_where_only_one_is_seen():
         ({"wrist": np.zeros((2, 2))}, r"unknown \['wrist'\]"),
         ({"agent": np.zeros((2, 3), np.float32)}, r"agent: shape \(2, 3\)"),
         ({"agent": np.zeros((3, 2), np.float32)}, "agent: 3 steps, expected the newest 2"),
-        ({"picture": np.zeros((2, 2, 2), np.float32)}, "picture: dtype float32 cannot become uint8"),
+        (
+            {"picture": np.zeros((2, 2, 2), np.float32)},
+            "picture: dtype float32 cannot become uint8",
+        ),
         ({"agent": np.array([[0.0, np.nan], [0.0, 0.0]])}, "agent: value at index .* is nan"),
         ({"agent": np.full((2, 2), 1e300)}, r"agent: holds a value beyond float32, 1e\+300"),
         ({"agent": [[0.0, 0.0], [0.0, 0.0]]}, "agent: is a list, expected an array"),
     ],
 )
 def test_observation_that_does_not_fit_is_refused_by_field(changes, message):
-    fields = {name: value for name, value in {**observation(), **changes}.items() if value is not None}
+    fields = {
+        name: value for name, value in {**observation(), **changes}.items() if value is not None
+    }
     with pytest.raises(HandoffError, match=message):
         stack_fields(CONTRACT, fields)
 
@@ -263,7 +284,9 @@ def test_digest_tells_contracts_apart_by_the_order_of_their_fields():
     assert contract_digest(CONTRACT) != contract_digest(turned)
 
 
-@pytest.mark.parametrize("token", ["short", "with a space in it", "line\nbreak-line-break", "not-ascii-à-la-carte"])
+@pytest.mark.parametrize(
+    "token", ["short", "with a space in it", "line\nbreak-line-break", "not-ascii-à-la-carte"]
+)
 def test_token_unfit_for_a_header_is_refused(token):
     with pytest.raises(HandoffError, match="token"):
         check_token(token)
@@ -304,7 +327,9 @@ def test_pictures_points_and_words_become_one_row():
 
 
 def test_a_contract_without_sensors_gives_the_plain_vector():
-    np.testing.assert_array_equal(observed(CONTRACT, observation()), stack_fields(CONTRACT, observation()))
+    np.testing.assert_array_equal(
+        observed(CONTRACT, observation()), stack_fields(CONTRACT, observation())
+    )
 
 
 def test_one_step_may_come_without_its_axis():
@@ -315,7 +340,9 @@ def test_one_step_may_come_without_its_axis():
 
 
 def test_a_policy_may_be_shown_pictures_alone():
-    alone = replace(SEEING, observation={}, sensors={"camera": SEEING.sensors["camera"]}, instruction=False)
+    alone = replace(
+        SEEING, observation={}, sensors={"camera": SEEING.sensors["camera"]}, instruction=False
+    )
     assert row_of(alone, {"camera": seen()["camera"]}).vector.shape == (1, 2, 0)
 
 

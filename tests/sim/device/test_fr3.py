@@ -1,4 +1,5 @@
-"""Worlds that stay on a device, here a CPU: against worlds that pass through the host, and by what leaves it."""
+"""Worlds that stay on a device, here a CPU: against worlds that pass through the host, and by what
+leaves it."""
 
 import os
 from typing import Any
@@ -26,7 +27,9 @@ pytestmark = pytest.mark.usefixtures("unoptimised_kernels")
 N, LIMIT = 3, 12
 
 
-@pytest.fixture(scope="module", params=[reach_by_name.TASK, pick_by_name.TASK], ids=lambda task: task.name)
+@pytest.fixture(
+    scope="module", params=[reach_by_name.TASK, pick_by_name.TASK], ids=lambda task: task.name
+)
 def task(request: pytest.FixtureRequest) -> Task:
     return request.param
 
@@ -56,7 +59,9 @@ def test_they_are_the_worlds_that_pass_through_the_host(begun: ResidentWorlds, t
     for number, actions in enumerate(chunks(host)):
         there, here = host.step(actions), begun.step(torch.from_numpy(actions))
         for name, array in here.observation.items():
-            np.testing.assert_allclose(array.numpy(), there.observation[name], atol=2e-4, err_msg=f"{name} {number}")
+            np.testing.assert_allclose(
+                array.numpy(), there.observation[name], atol=2e-4, err_msg=f"{name} {number}"
+            )
         np.testing.assert_allclose(here.reward_NH.numpy(), there.reward, atol=1e-4)
         assert here.executed_N.tolist() == there.executed.tolist()
         assert here.success_N.tolist() == there.info["success"].tolist()
@@ -67,7 +72,9 @@ def test_they_are_the_worlds_that_pass_through_the_host(begun: ResidentWorlds, t
     begun.check()
 
 
-def test_nothing_leaves_the_device_while_they_are_stepped(begun: ResidentWorlds, monkeypatch) -> None:
+def test_nothing_leaves_the_device_while_they_are_stepped(
+    begun: ResidentWorlds, monkeypatch
+) -> None:
     begun.step(torch.from_numpy(chunks(begun)[0]))
     copied: list[str] = []
     for kind in (torch.Tensor, warp.array):
@@ -87,7 +94,9 @@ def test_the_watch_sees_what_leaves() -> None:
     assert watched.left == ["aten::_local_scalar_dense", "aten::nonzero"]
 
 
-def test_worlds_that_end_take_the_next_starts_in_their_order(begun: ResidentWorlds, task: Task) -> None:
+def test_worlds_that_end_take_the_next_starts_in_their_order(
+    begun: ResidentWorlds, task: Task
+) -> None:
     starts = Worlds(WarpEngine(task, 8))
     shown = starts.reset(range(8))["grasp_pose"]
     begun.begin_again(torch.tensor([True, False, True]))
@@ -95,7 +104,9 @@ def test_worlds_that_end_take_the_next_starts_in_their_order(begun: ResidentWorl
     np.testing.assert_allclose(now, shown[[3, 1, 4]], atol=1e-6)
     assert begun.taken() == 5
     fresh = begun.refill(range(20, 25))
-    np.testing.assert_allclose(fresh["grasp_pose"], Worlds(WarpEngine(task, 5)).reset(range(20, 25))["grasp_pose"])
+    np.testing.assert_allclose(
+        fresh["grasp_pose"], Worlds(WarpEngine(task, 5)).reset(range(20, 25))["grasp_pose"]
+    )
     assert begun.taken() == 0
 
 
@@ -117,7 +128,9 @@ def test_an_action_that_is_not_finite_is_told_when_it_is_looked_for(begun: Resid
 
 
 def test_what_is_not_for_the_device_is_refused() -> None:
-    with pytest.raises(HandoffError, match="an agent's actions need worlds that pass through the host"):
+    with pytest.raises(
+        HandoffError, match="an agent's actions need worlds that pass through the host"
+    ):
         ResidentWorlds(find_task("push_t"), 1, WarpConfig())
     with pytest.raises(HandoffError, match="domain randomisation need worlds"):
         ResidentWorlds(reach_by_name.TASK, 1, WarpConfig(randomized=True))

@@ -1,4 +1,5 @@
-"""ManiSkill's batch met on its device, by the stand-in of `tests.sim.engines.test_maniskill`: balls that are pushed."""
+"""ManiSkill's batch met on its device, by the stand-in of `tests.sim.engines.test_maniskill`: balls
+that are pushed."""
 
 import pytest
 import torch
@@ -18,8 +19,12 @@ LIMIT = 3
 @pytest.fixture
 def balls(monkeypatch: pytest.MonkeyPatch) -> ResidentManiSkill:
     monkeypatch.setattr(maniskill, "find_task", lambda name, task: (Batch, 50))
-    monkeypatch.setattr(maniskill, "environment_arguments", lambda config, width: {"num_envs": width})
-    monkeypatch.setattr(maniskill, "make_environment", lambda name, make, arguments: make(**arguments))
+    monkeypatch.setattr(
+        maniskill, "environment_arguments", lambda config, width: {"num_envs": width}
+    )
+    monkeypatch.setattr(
+        maniskill, "make_environment", lambda name, make, arguments: make(**arguments)
+    )
     made = ResidentManiSkill("Balls", 3, CUDA, max_steps=LIMIT)
     made.refill(range(10, 10 + made.waiting))
     made.begin()
@@ -42,12 +47,16 @@ def test_worlds_that_begin_together_are_drawn_from_the_first_seed(balls: Residen
     assert balls.taken() == 5
 
 
-def test_a_chunk_ends_where_the_task_is_solved_and_the_world_shows_its_end(balls: ResidentManiSkill) -> None:
+def test_a_chunk_ends_where_the_task_is_solved_and_the_world_shows_its_end(
+    balls: ResidentManiSkill,
+) -> None:
     action = torch.tensor([[[60.0], [60.0]], [[1.0], [2.0]], [[0.0], [95.0]]])
     led = balls.step(action)
     # Beyond 100 it is solved; the stand-in pays the place.
     assert places(balls) == [130.0, 13.1, 105.2]
-    torch.testing.assert_close(led.reward_NH, torch.tensor([[70.0, 130.0], [11.1, 13.1], [10.2, 105.2]]).double())
+    torch.testing.assert_close(
+        led.reward_NH, torch.tensor([[70.0, 130.0], [11.1, 13.1], [10.2, 105.2]]).double()
+    )
     assert led.success_N.tolist() == [True, False, True]
     assert led.terminated_N.tolist() == [True, False, True]
     after = balls.step(torch.full((3, 2, 1), 5.0))
@@ -57,9 +66,13 @@ def test_a_chunk_ends_where_the_task_is_solved_and_the_world_shows_its_end(balls
     assert after.reward_NH[0].tolist() == [0.0, 0.0]
 
 
-def test_an_action_that_is_not_finite_is_told_when_it_is_looked_for(balls: ResidentManiSkill) -> None:
+def test_an_action_that_is_not_finite_is_told_when_it_is_looked_for(
+    balls: ResidentManiSkill,
+) -> None:
     balls.step(torch.tensor([[[0.0]], [[0.0]], [[torch.nan]]]))
-    with pytest.raises(HandoffError, match=r"worlds \[2\] had actions or rewards that are not finite"):
+    with pytest.raises(
+        HandoffError, match=r"worlds \[2\] had actions or rewards that are not finite"
+    ):
         balls.check()
 
 

@@ -1,4 +1,5 @@
-"""Tasks' terms and the arm's commands as functions of tensors: what NumPy says, and laid out for another device."""
+"""Tasks' terms and the arm's commands as functions of tensors: what NumPy says, and laid out for
+another device."""
 
 from typing import Any
 
@@ -42,7 +43,8 @@ def assert_equal(answer: Any, expected: Any) -> None:
 
 
 def assert_lies_elsewhere(traced: Traced) -> None:
-    """Lays the function out for torch's device without memory, which refuses what lies on the host, as a GPU does."""
+    """Lays the function out for torch's device without memory, which refuses what lies on the host,
+    as a GPU does."""
     device = torch.device("meta")
     answer = traced.on(device)(*[one.to(device) for one in traced._example])
     assert all(leaf.device == device for leaf in pytree.tree_leaves(answer))
@@ -66,7 +68,9 @@ def test_a_tasks_terms_say_on_tensors_what_they_say_on_arrays(name: str) -> None
     assert_lies_elsewhere(traced)
 
 
-@pytest.mark.parametrize("space", [None, JointDelta(), JointTarget()], ids=["cartesian", "joint_delta", "joint_target"])
+@pytest.mark.parametrize(
+    "space", [None, JointDelta(), JointTarget()], ids=["cartesian", "joint_delta", "joint_target"]
+)
 def test_a_command_is_the_same_on_tensors(space: JointDelta | JointTarget | None) -> None:
     engine = MujocoEngine(find_task("pick_cube"), N, MujocoConfig(actions=space))
     action = moved(engine, 1)
@@ -80,11 +84,16 @@ def test_a_command_is_the_same_on_tensors(space: JointDelta | JointTarget | None
 
     traced = Traced(command, tensors(*state(engine), action))
     action = moved(engine, 2)
-    assert_equal(traced.on(torch.device("cpu"))(*tensors(*state(engine), action)), command(*state(engine), action))
+    assert_equal(
+        traced.on(torch.device("cpu"))(*tensors(*state(engine), action)),
+        command(*state(engine), action),
+    )
     assert_lies_elsewhere(traced)
 
 
-def test_the_device_without_memory_refuses_an_array_that_lies_on_the_host_and_tells_no_number() -> None:
+def test_the_device_without_memory_refuses_an_array_that_lies_on_the_host_and_tells_no_number() -> (
+    None
+):
     there = torch.ones(3, device="meta")
     with pytest.raises(RuntimeError, match="device"):
         torch.add(there, torch.ones(3))
@@ -94,4 +103,7 @@ def test_the_device_without_memory_refuses_an_array_that_lies_on_the_host_and_te
 
 def test_an_argument_may_be_an_answer() -> None:
     here = Traced(lambda x: {"more": x + 1.0, "same": x}, [torch.ones(3)]).on(torch.device("cpu"))
-    assert {name: one.tolist() for name, one in here(torch.zeros(3)).items()} == {"more": [1.0] * 3, "same": [0.0] * 3}
+    assert {name: one.tolist() for name, one in here(torch.zeros(3)).items()} == {
+        "more": [1.0] * 3,
+        "same": [0.0] * 3,
+    }

@@ -16,7 +16,11 @@ from sim.vec_env import Worlds, WorldsConfig
 
 
 def test_gym_push_t_tells_what_the_environment_says():
-    engine = GymEngine("gym_pusht:gym_pusht/PushT-v0", 1, GymConfig(options={"obs_type": "state"}, info=("coverage",)))
+    engine = GymEngine(
+        "gym_pusht:gym_pusht/PushT-v0",
+        1,
+        GymConfig(options={"obs_type": "state"}, info=("coverage",)),
+    )
     env = Worlds(engine, WorldsConfig(guard_steps=0))
     assert {name: (spec.shape, spec.dtype) for name, spec in env.observation_spec.items()} == {
         "observation": ((5,), "float64")
@@ -28,7 +32,8 @@ def test_gym_push_t_tells_what_the_environment_says():
     np.testing.assert_array_equal((start[:, :2] / 1000.0).astype(np.float32), same["agent"])
     step, same = env.step(np.array([[128.0, 256.0]])), published.step(np.array([[0.128, 0.256]]))
     np.testing.assert_array_equal(
-        step.observation["observation"][:, 4:].astype(np.float32), same.observation["block_pose"][:, 2:]
+        step.observation["observation"][:, 4:].astype(np.float32),
+        same.observation["block_pose"][:, 2:],
     )
     assert round(float(step.info["coverage"][0]), 9) == same.info["coverage"][0]
 
@@ -61,7 +66,9 @@ class Hidden(gymnasium.Env):
         self.data = mujoco.MjData(self.model)
         self.truncates, self.hidden = truncates, [0.0]
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
         self.hidden[0] = 0.0
         return np.zeros(1), {}
@@ -102,7 +109,9 @@ def test_replay_saves_hidden_state():
 
 
 def test_success_may_be_the_end_itself():
-    env = Worlds(GymEngine("Hidden-v0", 1, GymConfig(success="terminated")), WorldsConfig(on_end="freeze"))
+    env = Worlds(
+        GymEngine("Hidden-v0", 1, GymConfig(success="terminated")), WorldsConfig(on_end="freeze")
+    )
     env.reset([1])
     step = env.step(np.full((1, 4, 1), 0.9))
     assert (step.executed[0], step.terminated[0], step.info["success"][0]) == (3, True, True)
@@ -161,7 +170,9 @@ def test_a_package_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch
 
 
 def test_fetch_moves_along_its_action():
-    env = Worlds(GymEngine("gymnasium_robotics:FetchPickAndPlace-v4", 1), WorldsConfig(guard_steps=0))
+    env = Worlds(
+        GymEngine("gymnasium_robotics:FetchPickAndPlace-v4", 1), WorldsConfig(guard_steps=0)
+    )
     assert (env.max_steps, env.rate_hz) == (50, 25.0)
     assert sorted(env.observation_spec) == ["achieved_goal", "desired_goal", "observation"]
     start = env.reset([1])["observation"][0, :3]

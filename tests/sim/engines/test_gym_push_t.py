@@ -47,7 +47,9 @@ def test_observation_is_in_metres():
 
 def test_keypoints_belong_to_the_block_pose():
     observation = PushTVecEnv(2).reset([1, 2])
-    np.testing.assert_allclose(observation["keypoints"], keypoints(observation["block_pose"]), atol=1e-6)
+    np.testing.assert_allclose(
+        observation["keypoints"], keypoints(observation["block_pose"]), atol=1e-6
+    )
 
 
 def test_state_reached_is_the_state_given():
@@ -58,9 +60,10 @@ def test_state_reached_is_the_state_given():
 
 
 def test_block_10_mm_off_along_x_covers_86_percent():
-    # A T turned by 45 degrees is moved by d = 10 mm along x, 7.07 mm along each of its own axes (u along the bar,
-    # v along the stem). T: bar 120 x 30, stem 30 x 90, area 6300 mm^2. Covered: bar by bar (120 - u)(30 - v), stem by
-    # stem (30 - u)(90 - v), and stem by bar a strip 30 v, as wide as the stem.
+    # A T turned by 45 degrees is moved by d = 10 mm along x, 7.07 mm along each of its own axes (u
+    # along the bar, v along the stem). T: bar 120 x 30, stem 30 x 90, area 6300 mm^2. Covered: bar
+    # by bar (120 - u)(30 - v), stem by stem (30 - u)(90 - v), and stem by bar a strip 30 v, as wide
+    # as the stem.
     s = 10.0 / np.sqrt(2.0)
     expected = ((120 - s) * (30 - s) + (30 - s) * (90 - s) + 30 * s) / 6300
     env = _worlds(AWAY[None], GOAL_POSE[None] + [[0.010, 0.0, 0.0]])
@@ -71,8 +74,13 @@ def test_block_10_mm_off_along_x_covers_86_percent():
 
 
 def test_coverage_is_told_to_nine_decimals():
-    # The polygon library's last bits differ between processes, which would spoil bitwise repeatability.
-    coverage = _worlds(AWAY[None], GOAL_POSE[None] + [[0.010, 0.003, 0.1]]).step(AWAY[None]).info["coverage"][0]
+    # The polygon library's last bits differ between processes, which would spoil bitwise
+    # repeatability.
+    coverage = (
+        _worlds(AWAY[None], GOAL_POSE[None] + [[0.010, 0.003, 0.1]])
+        .step(AWAY[None])
+        .info["coverage"][0]
+    )
     assert 0.5 < coverage == round(coverage, 9)
 
 
@@ -120,7 +128,8 @@ def test_worlds_have_no_time_limit():
 
 
 def test_the_published_episode_of_a_seed_is_what_it_has_always_been():
-    # Recorded with the benchmark's worlds as first released here: the agent pushes at the block's origin.
+    # Recorded with the benchmark's worlds as first released here: the agent pushes at the block's
+    # origin.
     env = PushTVecEnv(2)
     observation = env.reset([100_000, 100_001])
     step = env.step(observation["block_pose"][:, :2])
@@ -250,8 +259,8 @@ def test_stock_reset_does_not_reach_the_recorded_state():
 
 
 def test_a_world_at_a_recorded_state_shows_the_recorded_picture():
-    # The recording was drawn by the benchmark's first release: single pixels at edges differ, by up to 100 of
-    # 255, and 0.02 to 0.12 in the mean. An agent 20 mm off comes to 0.55 to 0.71.
+    # The recording was drawn by the benchmark's first release: single pixels at edges differ, by up
+    # to 100 of 255, and 0.02 to 0.12 in the mean. An agent 20 mm off comes to 0.55 to 0.71.
     tolerance = 0.2
     env = PushTVecEnv(1, config=PushTConfig(picture=96))
     for episode, step in ((0, 0), (50, 10), (100, 20), (150, 30), (205, 40)):
@@ -287,7 +296,8 @@ def _demonstration(episode: int) -> tuple[np.ndarray, np.ndarray]:
     with ZipStore(path, mode="r") as store:
         group = zarr.open_group(store, mode="r")
         ends, state, action = (
-            np.asarray(group[name], dtype=float) for name in ("meta/episode_ends", "data/state", "data/action")
+            np.asarray(group[name], dtype=float)
+            for name in ("meta/episode_ends", "data/state", "data/action")
         )
     frames = slice(0 if episode == 0 else int(ends[episode - 1]), int(ends[episode]))
     return state[frames], action[frames]

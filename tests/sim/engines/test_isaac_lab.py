@@ -21,7 +21,9 @@ KINDS = pytest.mark.parametrize("kind", ["managed", "direct"])
 
 
 def make_line(num_envs: int, on_end: OnEnd, max_steps: int) -> Worlds:
-    return Worlds(LINE(num_envs=num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps, guard_steps=0))
+    return Worlds(
+        LINE(num_envs=num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps, guard_steps=0)
+    )
 
 
 ENTRY = Entry("isaac_fake", make_line, save=False)
@@ -32,7 +34,9 @@ def fake_of(engine: IsaacLabEngine) -> FakeEnvironment:
 
 
 @KINDS
-@pytest.mark.parametrize("check", checks_of(ENTRY), ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize(
+    "check", checks_of(ENTRY), ids=lambda check: check.__name__.removeprefix("check_")
+)
 def test_adapter_conforms_on_an_environment_with_isaac_labs_semantics(
     monkeypatch: pytest.MonkeyPatch, kind: str, check: Check
 ) -> None:
@@ -65,7 +69,9 @@ def test_fields_are_groups_and_their_terms(monkeypatch: pytest.MonkeyPatch, kind
     assert (engine.action_spec.low, engine.rate_hz) == ((-np.inf,), 20.0)
 
 
-def test_time_limit_is_the_step_at_which_isaac_lab_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_is_the_step_at_which_isaac_lab_times_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for kind, steps in (("managed", EPISODE_STEPS), ("direct", EPISODE_STEPS - 1)):
         install(monkeypatch, kind)
         env = Worlds(LINE(num_envs=1), WorldsConfig(guard_steps=0))
@@ -76,18 +82,24 @@ def test_time_limit_is_the_step_at_which_isaac_lab_times_out(monkeypatch: pytest
         assert step.observation["policy"][0, 1] == 0
 
 
-def test_a_world_that_isaac_lab_ends_earlier_is_not_stepped_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_world_that_isaac_lab_ends_earlier_is_not_stepped_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     install(monkeypatch, "managed")
     engine = IsaacLabEngine("Isaac-Line", 2, IsaacLabConfig(max_steps=EPISODE_STEPS + 5))
     env = Worlds(engine, WorldsConfig(guard_steps=0))
     env.reset([1, 2])
-    with pytest.raises(HandoffError, match="world 0 timed out in Isaac Lab before the limit of 65 steps"):
+    with pytest.raises(
+        HandoffError, match="world 0 timed out in Isaac Lab before the limit of 65 steps"
+    ):
         env.step(np.zeros((2, EPISODE_STEPS + 1, 1)))
 
 
 def test_success_is_a_termination_term(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "managed")
-    env = Worlds(IsaacLabEngine("Isaac-Line", 2, IsaacLabConfig(success_term="success")), WorldsConfig())
+    env = Worlds(
+        IsaacLabEngine("Isaac-Line", 2, IsaacLabConfig(success_term="success")), WorldsConfig()
+    )
     env.reset([1, 2])
     step = env.step(np.array([[FAR], [0.0]]))
     assert step.info["success"].tolist() == step.terminated.tolist() == [True, False]
@@ -159,20 +171,26 @@ def test_without_isaac_lab_the_error_says_what_to_install(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "use",
     [
-        lambda env: env.reset(3),  # `seed` alone may stand by position in a direct environment's reset
+        lambda env: env.reset(
+            3
+        ),  # `seed` alone may stand by position in a direct environment's reset
         lambda env: env.reset(env_ids=[0], worlds=[0]),
         lambda env: env.step(),
         lambda env: env.rewind(),
         lambda env: setattr(env, "compute_final_observation", True),
     ],
 )
-def test_the_stand_in_refuses_what_isaac_lab_does_not_have(monkeypatch: pytest.MonkeyPatch, use: Any) -> None:
+def test_the_stand_in_refuses_what_isaac_lab_does_not_have(
+    monkeypatch: pytest.MonkeyPatch, use: Any
+) -> None:
     env = Recorded(object(), "ManagerBasedRLEnv", "DirectRLEnv")
     with pytest.raises((TypeError, AttributeError)):
         use(env)
 
 
-def test_the_record_tells_parameters_properties_and_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_tells_parameters_properties_and_attributes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = (
         "class Env(Base):\n"
         "    cfg: object\n"
@@ -191,13 +209,19 @@ def test_the_record_tells_parameters_properties_and_attributes(tmp_path: Path, m
     monkeypatch.setattr(isaaclab_api, "CLASSES", {"Env": "small/env.py"})
     told = isaaclab_api.record(wheel)
     env = told["classes"]["Env"]
-    assert [(item["name"], item["kind"], item["default"]) for item in env["methods"]["__init__"]] == [
+    assert [
+        (item["name"], item["kind"], item["default"]) for item in env["methods"]["__init__"]
+    ] == [
         ("cfg", "POSITIONAL_OR_KEYWORD", False),
         ("rest", "VAR_POSITIONAL", False),
         ("mode", "KEYWORD_ONLY", True),
         ("more", "VAR_KEYWORD", False),
     ]
-    assert (env["bases"], env["properties"], env["attributes"]) == (["Base"], ["rate"], ["cfg", "count"])
+    assert (env["bases"], env["properties"], env["attributes"]) == (
+        ["Base"],
+        ["rate"],
+        ["cfg", "count"],
+    )
     assert [item["default"] for item in told["functions"]["small.launch"]] == [False, True]
     assert told["wheel"] == wheel.name
     json.dumps(told)

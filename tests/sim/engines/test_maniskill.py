@@ -1,4 +1,5 @@
-"""ManiSkill as an engine, on the CPU for real; skipped, with what is missing, where it is not installed."""
+"""ManiSkill as an engine, on the CPU for real; skipped, with what is missing, where it is not
+installed."""
 
 from __future__ import annotations
 
@@ -129,7 +130,9 @@ def test_missing_assets_are_told_and_not_fetched(pick, monkeypatch):
     from mani_skill.utils import assets
 
     monkeypatch.setattr(assets, "is_data_source_downloaded", lambda name: False)
-    with pytest.raises(HandoffError, match="'ycb' are not on this machine, and Handoff never downloads them"):
+    with pytest.raises(
+        HandoffError, match="'ycb' are not on this machine, and Handoff never downloads them"
+    ):
         ManiSkillEngine("PickSingleYCB-v1", 1)
 
 
@@ -143,7 +146,9 @@ def test_missing_vulkan_is_told_with_the_remedy(pick, monkeypatch, told):
         raise RuntimeError(told)
 
     monkeypatch.setattr(maniskill, "find_task", lambda name, task: (make, 50))
-    with pytest.raises(HandoffError, match=r"no Vulkan device .* Mesa 25 or later .* VK_ICD_FILENAMES"):
+    with pytest.raises(
+        HandoffError, match=r"no Vulkan device .* Mesa 25 or later .* VK_ICD_FILENAMES"
+    ):
         ManiSkillEngine("PickCube-v1", 1)
 
 
@@ -283,7 +288,9 @@ def test_saving_by_state_brings_back_poses_targets_and_steps(pick):
     engine.restore(np.array([0]), state)
     restored = engine.save()
     assert state["elapsed"].tolist() == restored["elapsed"].tolist() == [4]
-    np.testing.assert_array_equal(restored["controller/arm/target_pose"], state["controller/arm/target_pose"])
+    np.testing.assert_array_equal(
+        restored["controller/arm/target_pose"], state["controller/arm/target_pose"]
+    )
     for name, array in engine.read().observation.items():
         # The orientation of a kinematic body is normalised anew.
         np.testing.assert_allclose(array, before.observation[name], atol=1e-6, err_msg=name)
@@ -295,7 +302,9 @@ def test_saving_by_state_brings_back_poses_targets_and_steps(pick):
 
 
 def test_pictures_follow_the_seed_and_a_restore_and_need_no_poses_beside_them(pick):
-    engine = ManiSkillEngine("PickCube-v1", 2, ManiSkillConfig(observation="rgb", image_size=(32, 48)))
+    engine = ManiSkillEngine(
+        "PickCube-v1", 2, ManiSkillConfig(observation="rgb", image_size=(32, 48))
+    )
     assert "extra/obj_pose" not in engine.observation_spec
     first = start(engine, 3, 3).observation
     check_fields(engine.observation_spec, first)
@@ -316,7 +325,11 @@ def test_worlds_apply_the_time_limit_and_start_anew(pick):
     worlds = Worlds(pick, WorldsConfig(max_steps=3, guard_steps=1))
     begin = worlds.reset([3, 4])["agent/qpos"]
     steps = [worlds.step(np.ones((2, 7))) for _ in range(3)]
-    assert [step.truncated.tolist() for step in steps] == [[False, False], [False, False], [True, True]]
+    assert [step.truncated.tolist() for step in steps] == [
+        [False, False],
+        [False, False],
+        [True, True],
+    ]
     assert worlds.steps.tolist() == [0, 0]
     assert np.abs(steps[2].final_observation["agent/qpos"] - begin).max() > 0.01
 
@@ -352,7 +365,10 @@ def test_actions_of_two_robots_lie_end_to_end(pick):
         engine.step(action, np.array([True]))
     after = engine.read().observation
     turned = [
-        np.abs(after[f"agent/panda_wristcam-{i}/qpos"] - before[f"agent/panda_wristcam-{i}/qpos"])[0, 0] for i in (0, 1)
+        np.abs(after[f"agent/panda_wristcam-{i}/qpos"] - before[f"agent/panda_wristcam-{i}/qpos"])[
+            0, 0
+        ]
+        for i in (0, 1)
     ]
     assert turned[0] < 0.01 < turned[1]
     engine.close()
@@ -368,11 +384,14 @@ def test_task_whose_reset_forgets_the_robot_is_built_anew(pick):
 
 def test_batch_cannot_replay():
     with pytest.raises(HandoffError, match="saving='state'"):
-        ManiSkillEngine("PickCube-v1", 4, ManiSkillConfig(sim_backend="physx_cuda", saving="replay"))
+        ManiSkillEngine(
+            "PickCube-v1", 4, ManiSkillConfig(sim_backend="physx_cuda", saving="replay")
+        )
 
 
 class Batch:
-    """Three balls on a line as ManiSkill's batch would hold them; 13 numbers of state each, x first."""
+    """Three balls on a line as ManiSkill's batch would hold them; 13 numbers of state each, x
+    first."""
 
     control_freq, control_mode, device = 10, "velocity", "cpu"
 
@@ -382,7 +401,9 @@ class Batch:
 
         self.single_action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
         self.agent = self
-        self.controller = type("Controller", (), {"single_action_space": self.single_action_space, "joints": ()})()
+        self.controller = type(
+            "Controller", (), {"single_action_space": self.single_action_space, "joints": ()}
+        )()
         self.elapsed_steps = torch.zeros(num_envs, dtype=torch.int32)
         self.state = torch.zeros((num_envs, 13))
 
@@ -396,7 +417,10 @@ class Batch:
         import torch
 
         rows = options["env_idx"]
-        self.state[rows, 0] = torch.tensor([float(seed[row]) for row in rows.tolist()]) + torch.arange(len(rows)) / 10.0
+        self.state[rows, 0] = (
+            torch.tensor([float(seed[row]) for row in rows.tolist()])
+            + torch.arange(len(rows)) / 10.0
+        )
         self.state[rows, 1:], self.elapsed_steps[rows] = 0.0, 0
         return self.get_obs(), self.get_info()
 

@@ -47,7 +47,9 @@ def test_randomisation_leaves_the_starts_as_they_are_and_changes_what_follows() 
     config = MujocoConfig(randomized=True)
     randomized = Worlds(MujocoEngine(pick_cube.TASK, 2, config), FREEZE)
     start = randomized.reset([5, 6])
-    np.testing.assert_array_equal(start["goal"], Worlds(MujocoEngine(pick_cube.TASK, 2)).reset([5, 6])["goal"])
+    np.testing.assert_array_equal(
+        start["goal"], Worlds(MujocoEngine(pick_cube.TASK, 2)).reset([5, 6])["goal"]
+    )
     assert np.abs(run(randomized, [5, 6], 10) - plain).max() > 1e-3
 
 
@@ -100,8 +102,11 @@ def test_the_dense_reward_is_the_sum_of_its_terms_and_the_sparse_one_is_success(
 
 
 def test_pressing_on_the_table_is_limited_by_the_leash() -> None:
-    """3 cm of leash times 2000 N/m: the arm is not pushed off its target by more, whatever the policy asks."""
-    engine = MujocoEngine(reach.TASK, 1, MujocoConfig(actions=CartesianDelta(axes=("z",), low=(0.28, -0.32, -0.3))))
+    """3 cm of leash times 2000 N/m: the arm is not pushed off its target by more, whatever the
+    policy asks."""
+    engine = MujocoEngine(
+        reach.TASK, 1, MujocoConfig(actions=CartesianDelta(axes=("z",), low=(0.28, -0.32, -0.3)))
+    )
     worlds = Worlds(engine, FREEZE)
     worlds.reset([0])
     for _ in range(59):

@@ -1,4 +1,5 @@
-"""mujoco-warp against MuJoCo on the CPU. Its kernels are compiled at first use; without optimisation, to save time."""
+"""mujoco-warp against MuJoCo on the CPU. Its kernels are compiled at first use; without
+optimisation, to save time."""
 
 import os
 
@@ -110,7 +111,10 @@ def test_a_missing_cuda_device_is_an_error() -> None:
 def test_a_gpu_steps_like_a_cpu() -> None:
     if not warp.is_cuda_available():
         pytest.skip("no CUDA device")
-    first, second = WarpEngine(reach.TASK, N, WarpConfig(device="cuda")), MujocoEngine(reach.TASK, N)
+    first, second = (
+        WarpEngine(reach.TASK, N, WarpConfig(device="cuda")),
+        MujocoEngine(reach.TASK, N),
+    )
     first.reset(ROWS, ROWS)
     second.reset(ROWS, ROWS)
     assert_alike(first, second)

@@ -5,11 +5,21 @@ import pytest
 
 import sim.evaluation.adastop
 from robots.errors import HandoffError
-from sim.evaluation.adastop import AdaStop, AdaStopConfig, adastop, boundary, max_over_pairs, null_differences
+from sim.evaluation.adastop import (
+    AdaStop,
+    AdaStopConfig,
+    adastop,
+    boundary,
+    max_over_pairs,
+    null_differences,
+)
 
 
-def normal_agents(runs: int, shift: float, agents: int = 2, permute: Literal["all", "pairs"] = "all"):
-    """Share of `runs` comparisons, n=5, K=5, B=1000, in which any pair was decided, and the runs per agent.
+def normal_agents(
+    runs: int, shift: float, agents: int = 2, permute: Literal["all", "pairs"] = "all"
+):
+    """Share of `runs` comparisons, n=5, K=5, B=1000, in which any pair was decided, and the runs
+    per agent.
 
     Agent i scores N(i shift, 1).
     """
@@ -57,8 +67,11 @@ def test_two_standard_deviations_are_found_before_all_is_run():
 
 
 def test_null_of_two_against_two_scores_takes_its_three_values():
-    # Of the six ways to choose two of {1, 1, 0, 0} one sums to 2, four to 1, one to 0: differences 2, 0, -2.
-    values = null_differences(np.array([1.0, 1.0]), np.zeros(2), "all", 6000, np.random.default_rng(0))
+    # Of the six ways to choose two of {1, 1, 0, 0} one sums to 2, four to 1, one to 0: differences
+    # 2, 0, -2.
+    values = null_differences(
+        np.array([1.0, 1.0]), np.zeros(2), "all", 6000, np.random.default_rng(0)
+    )
     found, counts = np.unique(values, return_counts=True)
     assert found.tolist() == [-2.0, 0.0, 2.0]
     assert (counts / 6000).tolist() == pytest.approx([1 / 6, 4 / 6, 1 / 6], abs=0.02)
@@ -66,7 +79,9 @@ def test_null_of_two_against_two_scores_takes_its_three_values():
 
 def test_null_of_pairs_turns_the_signs_of_the_differences():
     # Differences 1 and 2 with any signs: -3, -1, 1, 3, each in a quarter of the draws.
-    values = null_differences(np.array([1.0, 4.0]), np.array([0.0, 2.0]), "pairs", 4000, np.random.default_rng(0))
+    values = null_differences(
+        np.array([1.0, 4.0]), np.array([0.0, 2.0]), "pairs", 4000, np.random.default_rng(0)
+    )
     found, counts = np.unique(values, return_counts=True)
     assert found.tolist() == [-3.0, -1.0, 1.0, 3.0]
     assert (counts / 4000).tolist() == pytest.approx([0.25] * 4, abs=0.03)
@@ -74,7 +89,9 @@ def test_null_of_pairs_turns_the_signs_of_the_differences():
 
 def test_null_is_drawn_whole_when_memory_bounds_a_batch(monkeypatch):
     monkeypatch.setattr(sim.evaluation.adastop, "BATCH", 40)
-    assert null_differences(np.ones(5), np.zeros(5), "all", 11, np.random.default_rng(0)).shape == (11,)
+    assert null_differences(np.ones(5), np.zeros(5), "all", 11, np.random.default_rng(0)).shape == (
+        11,
+    )
 
 
 def test_largest_difference_is_absolute():
@@ -105,7 +122,8 @@ def test_agents_that_score_the_same_are_never_told_apart():
 
 
 def test_plain_difference_is_decided_at_once_with_its_size():
-    # 2 of 252 permutations of five against five scores are as extreme: under 1 %, the level of the first of 5 stages.
+    # 2 of 252 permutations of five against five scores are as extreme: under 1 %, the level of the
+    # first of 5 stages.
     test = AdaStop(["a", "b"])
     (decision,) = test.add({"a": [0, 1, 2, 3, 4], "b": [10, 11, 12, 13, 14]})
     assert (decision.better, decision.worse, decision.stage) == ("b", "a", 0)

@@ -23,7 +23,10 @@ class Seeing(Line):
     def _observation(self):
         observation = super()._observation()
         count = (observation["place"] % 100).astype(np.uint8)
-        return {**observation, "camera": np.broadcast_to(count[:, :, None, None], (len(count), 1, 2, 3))}
+        return {
+            **observation,
+            "camera": np.broadcast_to(count[:, :, None, None], (len(count), 1, 2, 3)),
+        }
 
 
 class Shown(Recorder):
@@ -99,13 +102,17 @@ def test_nan_names_policy_output_index_and_value():
         chunk[1, 2, 0] = np.nan
         return chunk
 
-    with pytest.raises(HandoffError, match=r"policy output: value at index \(1, 2, 0\) is nan.*seed 6"):
+    with pytest.raises(
+        HandoffError, match=r"policy output: value at index \(1, 2, 0\) is nan.*seed 6"
+    ):
         rollout(ChunkAgent(policy, LINE), Line(2), [5, 6], 2, BEST)
 
 
 def test_wrong_shape_names_both_shapes():
     agent = ChunkAgent(lambda observation, noise: noise[:, :3], LINE)
-    with pytest.raises(HandoffError, match=r"policy output: shape \(1, 3, 1\), expected \(1, 4, 1\)"):
+    with pytest.raises(
+        HandoffError, match=r"policy output: shape \(1, 3, 1\), expected \(1, 4, 1\)"
+    ):
         rollout(agent, Line(1), [5], 2, BEST)
 
 
@@ -122,7 +129,10 @@ def test_unknown_field_lists_what_the_world_has():
 def test_a_policy_that_sees_is_shown_the_history_of_every_sensor():
     policy = Shown()
     rollout(ChunkAgent(policy, replace(LINE, sensors=("camera",))), Seeing(1), [3], 4, BEST)
-    assert [given.sensors["camera"][0, :, 0, 0, 0].tolist() for given in policy.inputs] == [[0, 0], [1, 2]]
+    assert [given.sensors["camera"][0, :, 0, 0, 0].tolist() for given in policy.inputs] == [
+        [0, 0],
+        [1, 2],
+    ]
     assert policy.inputs[0].sensors["camera"].shape == (1, 2, 1, 2, 3)
     assert policy.inputs[0].sensors["camera"].dtype == np.uint8
     assert policy.observations == [[[300, 300]], [[301, 302]]]
@@ -169,7 +179,9 @@ def test_words_given_come_before_those_of_the_worlds():
 
 def test_a_policy_that_listens_is_told_its_own_words_where_worlds_are_silent():
     policy = Shown()
-    rollout(ChunkAgent(policy, replace(LINE, instruction="go on", listens=True)), Line(1), [3], 1, BEST)
+    rollout(
+        ChunkAgent(policy, replace(LINE, instruction="go on", listens=True)), Line(1), [3], 1, BEST
+    )
     assert policy.inputs[0].instructions == ("go on",)
 
 
@@ -180,13 +192,17 @@ def test_a_policy_may_see_pictures_and_nothing_else():
         shapes.append(observation.vector.shape)
         return noise
 
-    rollout(ChunkAgent(policy, replace(LINE, fields=(), sensors=("camera",))), Seeing(1), [3], 1, BEST)
+    rollout(
+        ChunkAgent(policy, replace(LINE, fields=(), sensors=("camera",))), Seeing(1), [3], 1, BEST
+    )
     assert shapes == [(1, 2, 0)]
 
 
 def test_a_world_without_the_camera_is_named_with_the_likely_cause():
     agent = ChunkAgent(Shown(), replace(LINE, sensors=("camera",)))
-    with pytest.raises(HandoffError, match=r"no field \['camera'\]; the world has \['place'\].*make no pictures"):
+    with pytest.raises(
+        HandoffError, match=r"no field \['camera'\]; the world has \['place'\].*make no pictures"
+    ):
         rollout(agent, Line(1), [5], 2, BEST)
 
 
@@ -207,7 +223,9 @@ def test_push_t_observation_is_18_keypoint_numbers_then_the_agent():
 
 
 def test_protocol_rules_how_often_a_policy_plans_anew():
-    rule = Protocol(name="p", engine="gym", task="t", max_steps=9, chunk=ChunkRule(n_action_steps=1))
+    rule = Protocol(
+        name="p", engine="gym", task="t", max_steps=9, chunk=ChunkRule(n_action_steps=1)
+    )
     assert chunking_under(rule, LINE).n_action_steps == 1
     assert chunking_under(PROTOCOL, LINE) == LINE
 
@@ -239,4 +257,7 @@ def test_random_actions_need_bounds():
 def test_replay_repeats_the_last_action_after_its_end():
     agent = ReplayAgent([np.array([[1.0], [2.0]]), np.array([[3.0]])])
     agent.reset([0, 1])
-    assert [agent.act({}, np.ones(2, dtype=bool))[:, 0].tolist() for _ in range(2)] == [[1, 3], [2, 3]]
+    assert [agent.act({}, np.ones(2, dtype=bool))[:, 0].tolist() for _ in range(2)] == [
+        [1, 3],
+        [2, 3],
+    ]

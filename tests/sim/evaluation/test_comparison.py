@@ -14,14 +14,19 @@ def write(folder, scores, protocol=ASKED):
     """A result whose episodes are solved where the score is 1."""
     folder.mkdir()
     statement = stated(protocol)
-    episodes = [{"seed": 5 + i, "score": score, "success": score == 1.0} for i, score in enumerate(scores)]
+    episodes = [
+        {"seed": 5 + i, "score": score, "success": score == 1.0} for i, score in enumerate(scores)
+    ]
     table = {"protocol": statement, "protocol_digest": digest(statement), "episodes": episodes}
     (folder / "episodes.json").write_text(json.dumps(table))
     return read_result(folder)
 
 
 def test_difference_is_the_agent_minus_the_reference(tmp_path):
-    first, second = write(tmp_path / "first", [0.0, 0.5, 1.0]), write(tmp_path / "second", [1.0, 1.0, 0.4])
+    first, second = (
+        write(tmp_path / "first", [0.0, 0.5, 1.0]),
+        write(tmp_path / "second", [1.0, 1.0, 0.4]),
+    )
     comparison = compare(first, second)
     assert (comparison.reference, comparison.agent) == ("first", "second")
     assert comparison.score["mean"] == pytest.approx(0.3)
@@ -30,7 +35,10 @@ def test_difference_is_the_agent_minus_the_reference(tmp_path):
 
 
 def test_every_other_result_is_held_against_the_first(tmp_path):
-    results = [write(tmp_path / name, [score, 0.0, 0.0]) for name, score in (("a", 0.0), ("b", 0.3), ("c", 0.6))]
+    results = [
+        write(tmp_path / name, [score, 0.0, 0.0])
+        for name, score in (("a", 0.0), ("b", 0.3), ("c", 0.6))
+    ]
     assert [(c.reference, c.agent, c.score["mean"]) for c in compare_all(results)] == [
         ("a", "b", pytest.approx(0.1)),
         ("a", "c", pytest.approx(0.2)),
@@ -39,8 +47,12 @@ def test_every_other_result_is_held_against_the_first(tmp_path):
 
 def test_comparison_refuses_another_protocol_and_names_the_keys(tmp_path):
     first = write(tmp_path / "first", [0.0, 0.0, 0.0])
-    second = write(tmp_path / "second", [0.0, 0.0, 0.0], replace(ASKED, max_steps=8, success="at_end"))
-    with pytest.raises(HandoffError, match=r"first and second differ in \['max_steps', 'success'\]"):
+    second = write(
+        tmp_path / "second", [0.0, 0.0, 0.0], replace(ASKED, max_steps=8, success="at_end")
+    )
+    with pytest.raises(
+        HandoffError, match=r"first and second differ in \['max_steps', 'success'\]"
+    ):
         compare(first, second)
 
 

@@ -29,7 +29,8 @@ QUIET = EvaluateConfig(batch=2, videos=0)
 
 
 def wander(observation, noise):
-    """Elementwise, so that no row depends on its neighbours: targets scattered about the block's first keypoint."""
+    """Elementwise, so that no row depends on its neighbours: targets scattered about the block's
+    first keypoint."""
     return observation[:, -1:, :2] + np.float32(0.05) * noise
 
 
@@ -52,11 +53,15 @@ def load_dying():
 def run_push_t(out, config=QUIET, policy=wander, progress=no_progress, **changes):
     out.mkdir(exist_ok=True)
     protocol = replace(PUSH_T, **changes)
-    return evaluate(protocol, config, partial(load, policy), partial(make_env, protocol), out, progress, {})
+    return evaluate(
+        protocol, config, partial(load, policy), partial(make_env, protocol), out, progress, {}
+    )
 
 
 def run_line(out, config, protocol=LINE):
-    return evaluate(protocol, config, partial(load, stand, LINE_CHUNKS), make_line, out, no_progress, {})
+    return evaluate(
+        protocol, config, partial(load, stand, LINE_CHUNKS), make_line, out, no_progress, {}
+    )
 
 
 def test_result_is_the_same_for_any_workers_and_batch(tmp_path):
@@ -72,14 +77,17 @@ def test_push_t_score_is_the_mean_of_the_largest_rewards(tmp_path):
     metrics = run_push_t(tmp_path)
     episodes = json.loads((tmp_path / "episodes.json").read_text())["episodes"]
     assert [e["seed"] for e in episodes] == [100_000, 100_001, 100_002, 100_003, 100_004]
-    assert [e["score"] for e in episodes] == pytest.approx([min(e["coverage"] / 0.95, 1.0) for e in episodes])
+    assert [e["score"] for e in episodes] == pytest.approx(
+        [min(e["coverage"] / 0.95, 1.0) for e in episodes]
+    )
     assert metrics["score"] == pytest.approx(sum(e["score"] for e in episodes) / 5)
     assert metrics["score_low"] <= metrics["score"] <= metrics["score_high"]
     assert len({e["coverage"] for e in episodes}) > 1
 
 
 def test_success_is_told_with_both_intervals(tmp_path):
-    # Of seeds 0..5 the even ones are solved, after three steps; the others run into the limit of eight.
+    # Of seeds 0..5 the even ones are solved, after three steps; the others run into the limit of
+    # eight.
     metrics = run_line(tmp_path, QUIET)
     (low, high), (exact_low, exact_high) = wilson(3, 6), clopper_pearson(3, 6)
     assert metrics["success"] == {
@@ -95,7 +103,15 @@ def test_success_is_told_with_both_intervals(tmp_path):
 
 
 def test_result_carries_its_protocol_with_digest_and_execution(tmp_path):
-    run = partial(evaluate, PUSH_T, QUIET, partial(load, wander), partial(make_env, PUSH_T), tmp_path, no_progress)
+    run = partial(
+        evaluate,
+        PUSH_T,
+        QUIET,
+        partial(load, wander),
+        partial(make_env, PUSH_T),
+        tmp_path,
+        no_progress,
+    )
     metrics = run({"denoising_steps": 3})
     written = json.loads((tmp_path / "episodes.json").read_text())
     assert metrics["protocol"] == written["protocol"] == stated(PUSH_T)
@@ -142,7 +158,9 @@ def make_blind(num_envs, pictures=False):
 
 def test_figures_are_kept_where_nothing_can_be_drawn(tmp_path):
     config = EvaluateConfig(videos=2)
-    metrics = evaluate(LINE, config, partial(load, stand, LINE_CHUNKS), make_blind, tmp_path, no_progress, {})
+    metrics = evaluate(
+        LINE, config, partial(load, stand, LINE_CHUNKS), make_blind, tmp_path, no_progress, {}
+    )
     assert (metrics["score"], metrics["videos"]) == (0.5, [])
     assert metrics["no_videos"] == "no OpenGL on this machine"
 
@@ -161,7 +179,12 @@ def test_chart_is_the_same_file_for_the_same_scores(tmp_path):
 def test_progress_ends_at_its_total(tmp_path, workers):
     seen = []
     config = EvaluateConfig(batch=2, videos=0, workers=workers)
-    run_push_t(tmp_path, config, max_steps=8, progress=lambda done, total, note="": seen.append((done, total)))
+    run_push_t(
+        tmp_path,
+        config,
+        max_steps=8,
+        progress=lambda done, total, note="": seen.append((done, total)),
+    )
     assert seen[-1] == (40, 40)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
@@ -189,7 +212,9 @@ def test_no_batch_is_refused(tmp_path):
         run_line(tmp_path, EvaluateConfig(batch=0, videos=0))
 
 
-REACH = Protocol(name="r", engine="mujoco", task="reach", packages=("mujoco",), episodes=2, max_steps=3)
+REACH = Protocol(
+    name="r", engine="mujoco", task="reach", packages=("mujoco",), episodes=2, max_steps=3
+)
 
 
 def load_random():
@@ -209,7 +234,9 @@ def test_fr3_task_is_evaluated_in_worlds_that_freeze_at_the_protocols_limit(tmp_
 
 
 def test_misspelt_option_of_the_worlds_is_refused_by_its_path():
-    with pytest.raises(HandoffError, match=r"protocol r: options\.randomised', did you mean 'randomized'"):
+    with pytest.raises(
+        HandoffError, match=r"protocol r: options\.randomised', did you mean 'randomized'"
+    ):
         make_env(replace(REACH, options={"randomised": True}), 1)
 
 

@@ -34,4 +34,7 @@ def test_worlds_that_do_something_else_are_told(tmp_path):
     episodes = rollout(RandomAgent(env.action_spec), env, [0, 1], 5, PROTOCOL.score)
     other = Line(2, lambda seed: 4)
     assert [shown["exact"] for shown in film(other, episodes, PROTOCOL, tmp_path)] == [False, False]
-    assert [shown["exact"] for shown in film(make_line(2), episodes, PROTOCOL, tmp_path)] == [True, True]
+    assert [shown["exact"] for shown in film(make_line(2), episodes, PROTOCOL, tmp_path)] == [
+        True,
+        True,
+    ]

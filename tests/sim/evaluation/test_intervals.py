@@ -4,11 +4,19 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from sim.evaluation.intervals import bootstrap_mean, clopper_pearson, mcnemar, paired_difference, success_rate, wilson
+from sim.evaluation.intervals import (
+    bootstrap_mean,
+    clopper_pearson,
+    mcnemar,
+    paired_difference,
+    success_rate,
+    wilson,
+)
 
 
 def test_wilson_of_45_in_50_is_786_to_957():
-    # z = 1.95996: centre (45 + 1.92073) / 53.84146 = .87146, half 1.95996 sqrt(4.5 + .96036) / 53.84146 = .08506
+    # z = 1.95996: centre (45 + 1.92073) / 53.84146 = .87146, half 1.95996 sqrt(4.5 + .96036) /
+    # 53.84146 = .08506
     low, high = wilson(45, 50)
     assert low == pytest.approx(0.78640, abs=1e-5)
     assert high == pytest.approx(0.95652, abs=1e-5)
@@ -93,7 +101,11 @@ def test_mcnemar_of_1_against_9_discordant_pairs_is_22_in_1024():
     # Two-sided binomial: 2 (C(10,0) + C(10,1)) / 2^10; the three pairs that agree do not count.
     first = [True] + [False] * 9 + [True, False, True]
     second = [False] + [True] * 9 + [True, False, True]
-    assert mcnemar(first, second) == {"only_first": 1, "only_second": 9, "p_value": pytest.approx(22 / 1024)}
+    assert mcnemar(first, second) == {
+        "only_first": 1,
+        "only_second": 9,
+        "p_value": pytest.approx(22 / 1024),
+    }
 
 
 def test_mcnemar_of_equal_agents_is_1():

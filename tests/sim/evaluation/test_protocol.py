@@ -38,7 +38,12 @@ def test_digest_changes_with_what_is_asked(change):
 
 def test_differences_are_named_by_their_path():
     one = {"task": "reach", "score": {"of": "reward", "over": "max"}, "packages": {"mujoco": "4.0"}}
-    two = {"task": "reach", "score": {"of": "success", "over": "max"}, "packages": {"mujoco": "4.1"}, "seeds": None}
+    two = {
+        "task": "reach",
+        "score": {"of": "success", "over": "max"},
+        "packages": {"mujoco": "4.1"},
+        "seeds": None,
+    }
     assert differences(one, two) == ["packages.mujoco", "score.of", "seeds"]
     assert differences(one, dict(one)) == []
 

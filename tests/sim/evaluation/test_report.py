@@ -25,7 +25,9 @@ def test_page_shows_failures_of_all_agents_before_any_success(tmp_path, results)
     write_report(tmp_path / "report.html", results, compare_all(results))
     page = (tmp_path / "report.html").read_text()
     sources = re.findall(r"<video src='([^']+)'", page)
-    assert [source.rpartition("/")[2] for source in sources] == ["failure-1.mp4"] * 2 + ["success-0.mp4"] * 2
+    assert [source.rpartition("/")[2] for source in sources] == ["failure-1.mp4"] * 2 + [
+        "success-0.mp4"
+    ] * 2
     assert (tmp_path / sources[0]).is_file()
     assert page.index("failure-1.mp4") < page.index("success-0.mp4") < page.index("<h2>Scores")
 
@@ -33,7 +35,8 @@ def test_page_shows_failures_of_all_agents_before_any_success(tmp_path, results)
 def test_page_tells_both_intervals_and_the_protocol_in_full(tmp_path, results):
     write_report(tmp_path / "report.html", results)
     page = (tmp_path / "report.html").read_text()
-    # Of 3 of 6: Wilson (3 + 1.9207 -+ 1.96 sqrt(1.5 + .9604)) / 9.8415, Clopper-Pearson from tables.
+    # Of 3 of 6: Wilson (3 + 1.9207 -+ 1.96 sqrt(1.5 + .9604)) / 9.8415, Clopper-Pearson from
+    # tables.
     assert "0.188 to 0.812" in page
     assert "0.118 to 0.882" in page
     assert digest(stated(LINE)) in page
@@ -67,7 +70,9 @@ def test_page_says_why_there_are_no_videos(tmp_path, results):
 
 def test_page_tells_what_adastop_decided_and_what_not(tmp_path, results):
     test = AdaStop(["first", "other", "third"], AdaStopConfig(n=5, stages=1))
-    decisions = test.add({"first": [0, 1, 2, 3, 4], "other": [30, 31, 32, 33, 34], "third": [0, 1, 2, 3, 4]})
+    decisions = test.add(
+        {"first": [0, 1, 2, 3, 4], "other": [30, 31, 32, 33, 34], "third": [0, 1, 2, 3, 4]}
+    )
     write_report(tmp_path / "report.html", results, adastop=(test, decisions))
     page = (tmp_path / "report.html").read_text()
     assert "<tr><td>other<td>first<td>+30.000<td>5</tr>" in page

@@ -68,7 +68,9 @@ def test_world_that_ended_adds_nothing_to_its_sum():
 
 
 def test_score_of_an_unknown_number_lists_what_the_world_tells():
-    with pytest.raises(HandoffError, match=r"'cover', this world tells \['coverage', 'reward', 'success'\]"):
+    with pytest.raises(
+        HandoffError, match=r"'cover', this world tells \['coverage', 'reward', 'success'\]"
+    ):
         rollout(agent(), Line(1), [0], 1, ScoreRule(of="cover"))
 
 
@@ -104,5 +106,12 @@ def test_recorded_action_stands_beside_the_observation_it_answers():
 
 def test_watcher_is_shown_the_start_and_every_step():
     seen = []
-    rollout(agent(), Line(1), [2], 3, BEST, watch=lambda observation: seen.append(observation["place"][0, 0]))
+    rollout(
+        agent(),
+        Line(1),
+        [2],
+        3,
+        BEST,
+        watch=lambda observation: seen.append(observation["place"][0, 0]),
+    )
     assert seen == [200, 201, 202, 203]

@@ -27,7 +27,15 @@ from sim.identification.tracking import (
     read_recordings,
     write_parameters,
 )
-from sim.identification.tune import TuneConfig, Tuning, per_joint, to_json, to_values, tune, write_tuning
+from sim.identification.tune import (
+    TuneConfig,
+    Tuning,
+    per_joint,
+    to_json,
+    to_values,
+    tune,
+    write_tuning,
+)
 from sim.scene.view import FLANGE_P_GRASP
 from sim.tasks import reach
 
@@ -50,9 +58,13 @@ def sines(seed: int, seconds: float = 1.5, amplitude: float = 0.3, hz: float = 0
 
 
 def record(
-    hidden: dict[Parameter, float], targets: np.ndarray, noise: float = 0.0, tracking: TrackingConfig | None = None
+    hidden: dict[Parameter, float],
+    targets: np.ndarray,
+    noise: float = 0.0,
+    tracking: TrackingConfig | None = None,
 ) -> Recording:
-    """What the real robot does: the simulator with the hidden values, and noise [rad] on its encoders."""
+    """What the real robot does: the simulator with the hidden values, and noise [rad] on its
+    encoders."""
     still = Recording(targets, targets, RATE)
     values = np.array([list(hidden.values())])
     q = Tracking([still], tuple(hidden), tracking or TrackingConfig()).positions(values)[0][0]
@@ -74,7 +86,9 @@ def tuning(noisy: Recording) -> Tuning:
     return tune([noisy], tuple(HIDDEN), QUICK)
 
 
-def test_with_noise_the_best_set_tracks_within_5_percent_of_the_hidden_one(tuning: Tuning, noisy: Recording) -> None:
+def test_with_noise_the_best_set_tracks_within_5_percent_of_the_hidden_one(
+    tuning: Tuning, noisy: Recording
+) -> None:
     assert tuning.mse <= 1.05 * truth_error(noisy)
     assert tuning.mse < 0.01 * tuning.nominal_mse
 
@@ -83,7 +97,9 @@ def test_without_noise_the_best_set_tracks_to_the_floor() -> None:
     assert tune([record(HIDDEN, sines(0))], tuple(HIDDEN), QUICK).mse < 1e-8
 
 
-def test_of_the_random_search_the_median_and_the_worst_set_are_clearly_worse(noisy: Recording) -> None:
+def test_of_the_random_search_the_median_and_the_worst_set_are_clearly_worse(
+    noisy: Recording,
+) -> None:
     search = TuneConfig(samples=100, rounds=0, polish=0, profile_points=0)
     errors = tune([noisy], tuple(HIDDEN), search).sampled_mse
     assert len(errors) == 100
@@ -98,11 +114,15 @@ def test_rounds_and_polish_improve_on_the_random_search(tuning: Tuning, noisy: R
 
 def test_targets_shuffled_in_time_cannot_be_fitted(noisy: Recording) -> None:
     order = np.random.default_rng(0).permutation(len(noisy.target))
-    assert tune([noisy._replace(target=noisy.target[order])], tuple(HIDDEN), QUICK).mse > 100 * truth_error(noisy)
+    assert tune(
+        [noisy._replace(target=noisy.target[order])], tuple(HIDDEN), QUICK
+    ).mse > 100 * truth_error(noisy)
 
 
 def test_targets_of_another_recording_cannot_be_fitted(noisy: Recording) -> None:
-    assert tune([noisy._replace(target=sines(1))], tuple(HIDDEN), QUICK).mse > 100 * truth_error(noisy)
+    assert tune([noisy._replace(target=sines(1))], tuple(HIDDEN), QUICK).mse > 100 * truth_error(
+        noisy
+    )
 
 
 def test_hidden_values_are_determined_and_within_their_intervals(tuning: Tuning) -> None:
@@ -140,7 +160,9 @@ def test_two_names_for_the_damping_of_one_joint_are_reported_as_a_trade_off() ->
         Parameter(what="viscous", joints=(2,), low=0.0, high=60.0): 20.0,
     }
     found = tune(
-        [record(hidden, sines(0), noise=1e-3)], tuple(hidden), TuneConfig(samples=30, rounds=0, profile_points=5)
+        [record(hidden, sines(0), noise=1e-3)],
+        tuple(hidden),
+        TuneConfig(samples=30, rounds=0, profile_points=5),
     )
     assert not found.report.determined.any()
     assert found.report.condition > 1e4
@@ -148,13 +170,16 @@ def test_two_names_for_the_damping_of_one_joint_are_reported_as_a_trade_off() ->
     assert "damping of joint 2" in words
     assert "viscous of joint 2" in words
     assert "trade off" in words
-    # Along the trade-off the error stays: 50 Nm s/rad of the gain's damping are as good as 50 of the joint's.
+    # Along the trade-off the error stays: 50 Nm s/rad of the gain's damping are as good as 50 of
+    # the joint's.
     assert found.report.profile[1, 2] < 1.05 * found.mse
 
 
 def test_a_profile_is_lowest_beside_the_hidden_value() -> None:
     recording = record({STIFFNESS: 1.3, PAYLOAD: 0.9}, sines(0), noise=1e-3)
-    found = tune([recording], (STIFFNESS, PAYLOAD), TuneConfig(samples=20, rounds=0, profile_points=5))
+    found = tune(
+        [recording], (STIFFNESS, PAYLOAD), TuneConfig(samples=20, rounds=0, profile_points=5)
+    )
     at = to_values((PAYLOAD,), found.report.profile_at[:, None])[:, 0]
     np.testing.assert_allclose(at, [0.0, 0.5, 1.0, 1.5, 2.0])
     assert np.argmin(found.report.profile[1]) == 2
@@ -162,9 +187,17 @@ def test_a_profile_is_lowest_beside_the_hidden_value() -> None:
 
 
 def test_the_same_seed_finds_the_same_values_in_any_batch(noisy: Recording) -> None:
-    config = TuneConfig(samples=30, rounds=1, round_samples=10, elites=5, polish=1, profile_points=0)
+    config = TuneConfig(
+        samples=30, rounds=1, round_samples=10, elites=5, polish=1, profile_points=0
+    )
     small = TuneConfig(
-        samples=30, rounds=1, round_samples=10, elites=5, polish=1, profile_points=0, tracking=TrackingConfig(batch=7)
+        samples=30,
+        rounds=1,
+        round_samples=10,
+        elites=5,
+        polish=1,
+        profile_points=0,
+        tracking=TrackingConfig(batch=7),
     )
     a, b = tune([noisy], tuple(HIDDEN), config), tune([noisy], tuple(HIDDEN), small)
     np.testing.assert_array_equal(a.values, b.values)
@@ -183,7 +216,9 @@ def test_a_delay_of_two_samples_shifts_the_motion_by_two_samples() -> None:
 def test_an_uncompensated_payload_sags_by_its_torque_over_the_stiffness() -> None:
     target = np.tile(Q_HOME, (400, 1))
     target[0, 6] += 1e-3
-    tracking = Tracking([Recording(target, np.tile(Q_HOME, (400, 1)), RATE)], (PAYLOAD,), TrackingConfig())
+    tracking = Tracking(
+        [Recording(target, np.tile(Q_HOME, (400, 1)), RATE)], (PAYLOAD,), TrackingConfig()
+    )
     sag = tracking.positions(np.array([[0.5]]))[0][0, -1] - Q_HOME
     positions, rotations = batched_joint_frames(Q_HOME[None] + sag)
     grasp = positions[:, 7] + rotations[:, 7] @ FLANGE_P_GRASP
@@ -198,18 +233,25 @@ def test_friction_above_the_springs_torque_holds_a_joint_still() -> None:
     target = np.tile(Q_HOME, (50, 1))
     target[10:, 0] += 0.01
     parameter = Parameter(what="friction", joints=(1,), low=0.0, high=10.0)
-    loose, stuck = Tracking([Recording(target, target, RATE)], (parameter,), TrackingConfig()).positions(
-        np.array([[2.0], [7.0]])
-    )[0]
+    loose, stuck = Tracking(
+        [Recording(target, target, RATE)], (parameter,), TrackingConfig()
+    ).positions(np.array([[2.0], [7.0]]))[0]
     assert abs(stuck[-1, 0]) < 5e-4
     np.testing.assert_allclose(loose[-1, 0], (6.0 - 2.0) / 600.0, atol=5e-4)
 
 
 def test_nominal_values_track_as_the_model_itself_does() -> None:
-    parameters = (*per_joint("armature", 0.0, 1.0), Parameter(what="viscous", low=0.0, high=1.0), STIFFNESS, DELAY)
+    parameters = (
+        *per_joint("armature", 0.0, 1.0),
+        Parameter(what="viscous", low=0.0, high=1.0),
+        STIFFNESS,
+        DELAY,
+    )
     target = sines(2, seconds=0.5)
     still = Recording(target, target, RATE)
-    same = Tracking([still], parameters, TrackingConfig()).positions(nominal_values(parameters)[None])[0]
+    same = Tracking([still], parameters, TrackingConfig()).positions(
+        nominal_values(parameters)[None]
+    )[0]
     # A delay of 0 changes nothing, so this is the untouched model.
     bare = Tracking([still], (DELAY,), TrackingConfig()).positions(np.array([[0.0]]))[0]
     np.testing.assert_allclose(same, bare, atol=1e-12)
@@ -219,7 +261,9 @@ def test_tuned_values_are_written_into_the_model_of_a_task() -> None:
     engine = MujocoEngine(reach.TASK, 1, MujocoConfig(actions=JointTarget()))
     base, joint = copy.copy(engine.model), engine.model.actuator("impedance_fr3_joint2").id
     friction = Parameter(what="friction", joints=(2,), low=0.0, high=2.0)
-    delay = write_parameters((STIFFNESS, friction, DELAY), np.array([1.5, 0.4, 0.01]), base, engine.model)
+    delay = write_parameters(
+        (STIFFNESS, friction, DELAY), np.array([1.5, 0.4, 0.01]), base, engine.model
+    )
     assert delay == 0.01
     assert engine.model.actuator_gainprm[joint, 0] == 900.0
     assert engine.model.actuator_biasprm[joint, 1] == -900.0
@@ -257,7 +301,9 @@ def test_the_intervals_of_noisy_data_cover_the_truth_about_95_times_in_100() -> 
 
 
 def test_a_parameter_without_any_effect_has_an_infinite_half_width() -> None:
-    report = analyse(lambda u: 3.0 * u[:, :1], np.array([0.5, 0.5]), ("seen", "unseen"), 0.01, profile_points=0)
+    report = analyse(
+        lambda u: 3.0 * u[:, :1], np.array([0.5, 0.5]), ("seen", "unseen"), 0.01, profile_points=0
+    )
     assert np.isfinite(report.half_width[0])
     assert np.isinf(report.half_width[1])
     assert np.isinf(report.condition)
@@ -292,7 +338,9 @@ def test_files_tell_values_intervals_and_verdicts(tuning: Tuning, tmp_path: Path
 
 def test_progress_counts_every_parameter_set(noisy: Recording) -> None:
     told: list[tuple[int, int]] = []
-    config = TuneConfig(samples=70, rounds=1, round_samples=10, elites=5, polish=0, profile_points=0)
+    config = TuneConfig(
+        samples=70, rounds=1, round_samples=10, elites=5, polish=0, profile_points=0
+    )
     tune([noisy], (STIFFNESS,), config, lambda done, total, note="": told.append((done, total)))
     assert told == [(64, 80), (70, 80), (80, 80)]
 
@@ -321,7 +369,10 @@ def test_bad_recordings_are_refused_with_their_reason() -> None:
     for bad, message in (
         ([], "none given"),
         ([good._replace(q=broken)], "q of joint 2 at sample 3 is nan"),
-        ([good._replace(target=good.target[:, :6])], r"target has shape \(150, 6\), expected \(150, 7\)"),
+        (
+            [good._replace(target=good.target[:, :6])],
+            r"target has shape \(150, 6\), expected \(150, 7\)",
+        ),
         ([good._replace(target=good.target[:-1])], r"target has shape \(149, 7\)"),
         ([Recording(good.target[:9], good.q[:9], RATE)], "9 samples, at least 10"),
         ([good, good._replace(rate_hz=50.0)], r"rates \[50.0, 100.0\] Hz"),

@@ -1,4 +1,5 @@
-"""Play data and demonstrations: what is stored, that it can be repeated, and that play sees more than the expert."""
+"""Play data and demonstrations: what is stored, that it can be repeated, and that play sees more
+than the expert."""
 
 from pathlib import Path
 
@@ -10,7 +11,15 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import TASKS, find_task
-from sim.recording.play import STREAM, DemonstrateConfig, PlayConfig, SubGoal, demonstrate, occupied_cells, play
+from sim.recording.play import (
+    STREAM,
+    DemonstrateConfig,
+    PlayConfig,
+    SubGoal,
+    demonstrate,
+    occupied_cells,
+    play,
+)
 from sim.tasks import pick_cube, reach
 from sim.vec_env import Worlds, WorldsConfig
 
@@ -27,16 +36,24 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> EpisodeStore:
 
 @pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> list[EpisodeStore]:
-    """The expert from the same starts, again and again with more noise, until there are as many frames as of play."""
+    """The expert from the same starts, again and again with more noise, until there are as many
+    frames as of play."""
     folder = tmp_path_factory.mktemp("demonstrations")
     for i in range(4):
-        demonstrate(pick_cube.TASK, range(8), folder / f"{i}", DemonstrateConfig(noise=0.002 * i, batch=8, keep="all"))
+        demonstrate(
+            pick_cube.TASK,
+            range(8),
+            folder / f"{i}",
+            DemonstrateConfig(noise=0.002 * i, batch=8, keep="all"),
+        )
     return [EpisodeStore.open(folder / f"{i}") for i in range(4)]
 
 
 def positions(store: EpisodeStore) -> np.ndarray:
     """(N, 6) of hand and cube at every frame [m]."""
-    return np.concatenate([store.column(STREAM, "grasp_pose")[:, :3], store.column(STREAM, "cube_position")], axis=1)
+    return np.concatenate(
+        [store.column(STREAM, "grasp_pose")[:, :3], store.column(STREAM, "cube_position")], axis=1
+    )
 
 
 def moved(cube: np.ndarray) -> float:
@@ -50,7 +67,9 @@ def test_play_covers_more_of_hand_and_cube_positions_than_as_many_frames_of_the_
     ours, theirs = positions(played), np.concatenate([positions(store) for store in demonstrated])
     assert len(theirs) >= len(ours)
     for columns in (slice(0, 3), slice(3, 6), slice(0, 6)):
-        assert occupied_cells(ours[:, columns], CELL) > 1.2 * occupied_cells(theirs[: len(ours), columns], CELL)
+        assert occupied_cells(ours[:, columns], CELL) > 1.2 * occupied_cells(
+            theirs[: len(ours), columns], CELL
+        )
 
 
 def test_random_actions_move_the_cube_less_often_than_play(played: EpisodeStore) -> None:
@@ -84,24 +103,33 @@ def test_a_closing_hand_is_told_to_close(played: EpisodeStore) -> None:
     assert (action[subgoal == SubGoal.APPROACH, -1] == 1.0).all()
 
 
-def test_the_same_seed_plays_the_same_beside_any_others(played: EpisodeStore, tmp_path: Path) -> None:
+def test_the_same_seed_plays_the_same_beside_any_others(
+    played: EpisodeStore, tmp_path: Path
+) -> None:
     play(pick_cube.TASK, [5, 100, 3], tmp_path / "s.zarr", PlayConfig(steps=200, batch=2))
     again = EpisodeStore.open(tmp_path / "s.zarr")
     for episode, seed in ((0, 5), (2, 3)):
         assert again.metadata(episode)["seed"] == seed
         for name, array in again.read(episode, STREAM).items():
             np.testing.assert_array_equal(array, played.read(seed, STREAM)[name])
-    one, other = again.read(1, STREAM, ["action"])["action"], again.read(2, STREAM, ["action"])["action"]
+    one, other = (
+        again.read(1, STREAM, ["action"])["action"],
+        again.read(2, STREAM, ["action"])["action"],
+    )
     assert not np.array_equal(one, other)
 
 
-def test_stored_actions_lead_through_the_stored_observations(demonstrated: list[EpisodeStore]) -> None:
+def test_stored_actions_lead_through_the_stored_observations(
+    demonstrated: list[EpisodeStore],
+) -> None:
     store = demonstrated[1]
     rows = store.read(4, STREAM)
     worlds = Worlds(MujocoEngine(pick_cube.TASK, 1), WorldsConfig(on_end="freeze"))
     observation, solved = worlds.reset([store.metadata(4)["seed"]]), False
     for k, action in enumerate(rows["action"]):
-        np.testing.assert_allclose(rows["cube_position"][k], observation["cube_position"][0], atol=1e-4)
+        np.testing.assert_allclose(
+            rows["cube_position"][k], observation["cube_position"][0], atol=1e-4
+        )
         step = worlds.step(action[None].astype(np.float64))
         np.testing.assert_allclose(rows["reward"][k], step.reward[0], atol=1e-2)
         observation, solved = step.observation, step.info["success"][0]
@@ -113,7 +141,9 @@ def test_actions_of_play_lead_through_the_stored_observations(played: EpisodeSto
     engine.reset(np.zeros(1, dtype=int), np.array([played.metadata(2)["seed"]]))
     # Stored actions are rounded to float32, so contacts let the two drift apart in the end.
     for k in range(40):
-        np.testing.assert_allclose(rows["grasp_pose"][k], engine.read().observation["grasp_pose"][0], atol=1e-4)
+        np.testing.assert_allclose(
+            rows["grasp_pose"][k], engine.read().observation["grasp_pose"][0], atol=1e-4
+        )
         engine.step(rows["action"][k][None].astype(np.float64), np.ones(1, dtype=bool))
         np.testing.assert_allclose(rows["reward"][k], engine.read().reward[0], atol=1e-3)
 
@@ -123,7 +153,10 @@ def test_only_successful_demonstrations_are_kept_unless_all_are_asked_for(tmp_pa
     config = DemonstrateConfig(noise=0.04, batch=20)
     kept = demonstrate(reach.TASK, range(20), tmp_path / "kept.zarr", config)
     everything = demonstrate(
-        reach.TASK, range(20), tmp_path / "all.zarr", DemonstrateConfig(noise=0.04, batch=20, keep="all")
+        reach.TASK,
+        range(20),
+        tmp_path / "all.zarr",
+        DemonstrateConfig(noise=0.04, batch=20, keep="all"),
     )
     assert 0 < kept.episodes < 20
     assert kept.success_rate == kept.episodes / 20 == everything.success_rate

@@ -13,7 +13,9 @@ from sim.recording.rollouts import FIELDS, RecordConfig, record_rollouts
 
 def _episode(seed: int, success: bool, steps: int) -> Episode:
     random = np.random.default_rng(seed)
-    trajectory = {name: random.uniform(0.0, 0.5, (steps, *spec.shape)) for name, spec in FIELDS.items()}
+    trajectory = {
+        name: random.uniform(0.0, 0.5, (steps, *spec.shape)) for name, spec in FIELDS.items()
+    }
     coverage, score = (0.96, 1.0) if success else (0.475, 0.5)
     return Episode(
         seed=seed,
@@ -33,7 +35,10 @@ def make_nothing():
 @pytest.fixture
 def ran(monkeypatch):
     """Attempts whose outcome is known: two failures among three successes."""
-    episodes = [_episode(500_000 + i, success, 10 + i) for i, success in enumerate([False, True, True, False, True])]
+    episodes = [
+        _episode(500_000 + i, success, 10 + i)
+        for i, success in enumerate([False, True, True, False, True])
+    ]
     monkeypatch.setattr(sim.recording.rollouts, "run_episodes", lambda *args, **kwargs: episodes)
     return episodes
 
@@ -78,6 +83,8 @@ def test_more_than_succeeded_cannot_be_kept(tmp_path, ran):
 
 
 def test_test_seeds_are_refused(tmp_path):
-    config = RecordConfig(first_seed=99_990, attempts=20, policy="p", code_version="c", date="2026-11-21")
+    config = RecordConfig(
+        first_seed=99_990, attempts=20, policy="p", code_version="c", date="2026-11-21"
+    )
     with pytest.raises(HandoffError, match=r"99990\.\.100009 meet the test seeds"):
         record_rollouts(config, make_nothing, tmp_path, no_progress, {})

@@ -10,7 +10,12 @@ from robots.errors import HandoffError
 from robots.interfaces import Intervention, Reason
 from robots.spec import ActionSpec
 from sim.engines.mujoco import MujocoEngine
-from sim.recording.simulated_operator import OperatorConfig, SimulatedOperator, disagreement, expert_value
+from sim.recording.simulated_operator import (
+    OperatorConfig,
+    SimulatedOperator,
+    disagreement,
+    expert_value,
+)
 from sim.tasks import pick_cube, reach
 from sim.tasks.task import Intent, Reward, Task
 from sim.vec_env import Worlds, WorldsConfig
@@ -24,12 +29,15 @@ AT_ONCE = (0.0, 0.0)
 
 
 class FakeWorlds:
-    """N worlds of four numbers each: dense reward, success, and where the expert wants the hand (x)."""
+    """N worlds of four numbers each: dense reward, success, and where the expert wants the hand
+    (x)."""
 
     def __init__(self, n: int) -> None:
         self.num_envs, self.rate_hz = n, RATE
         self.action_spec = ActionSpec(low=(-1.0,) * 3, high=(1.0,) * 3)
-        self.state = SimpleNamespace(n=n, reward=np.zeros(n), success=np.zeros(n, dtype=bool), x=np.ones(n))
+        self.state = SimpleNamespace(
+            n=n, reward=np.zeros(n), success=np.zeros(n, dtype=bool), x=np.ones(n)
+        )
         self.task = Task(
             name="fake",
             scene=lambda: cast(Any, None),
@@ -53,7 +61,9 @@ class FakeWorlds:
         return intent.pose[:, :3] * np.asarray(intent.speed)
 
 
-def person(n: int = 1, seeds: list[int] | None = None, value: Any = None, **config: Any) -> SimulatedOperator:
+def person(
+    n: int = 1, seeds: list[int] | None = None, value: Any = None, **config: Any
+) -> SimulatedOperator:
     operator = SimulatedOperator(FakeWorlds(n), OperatorConfig(**config), value)
     operator.reset(list(range(n)) if seeds is None else seeds)
     return operator
@@ -70,7 +80,8 @@ def held(history: list[Intervention]) -> list[int]:
 
 
 def test_a_takeover_follows_its_cause_by_exactly_the_reaction_time() -> None:
-    # The reward never rises: at 10 Hz, patience of 0.5 s ends at step 5; 0.3 s later is step 8; 0.4 s are 4 steps.
+    # The reward never rises: at 10 Hz, patience of 0.5 s ends at step 5; 0.3 s later is step 8; 0.4
+    # s are 4 steps.
     history = watch(person(patience=0.5, reaction_time=(0.3, 0.3), hold_time=(0.4, 0.4)), 12)
     assert held(history) == [8, 9, 10, 11]
     assert history[8].reason[0] == Reason.STALLED
@@ -78,7 +89,10 @@ def test_a_takeover_follows_its_cause_by_exactly_the_reaction_time() -> None:
 
 
 def test_a_person_without_reaction_time_takes_over_at_the_cause() -> None:
-    assert held(watch(person(patience=0.5, reaction_time=AT_ONCE, hold_time=(0.2, 0.2)), 7)) == [5, 6]
+    assert held(watch(person(patience=0.5, reaction_time=AT_ONCE, hold_time=(0.2, 0.2)), 7)) == [
+        5,
+        6,
+    ]
 
 
 def test_reaction_times_are_drawn_between_their_bounds() -> None:
@@ -124,9 +138,12 @@ def test_a_solved_task_needs_nobody() -> None:
 
 
 def test_disagreement_for_longer_than_patience_is_a_cause() -> None:
-    # The expert's action is (1, 0, 0): a proposal of (-1, 0, 0) is 2 / sqrt(3) = 1.15 away, one of (0, 0, 0) 0.58.
+    # The expert's action is (1, 0, 0): a proposal of (-1, 0, 0) is 2 / sqrt(3) = 1.15 away, one of
+    # (0, 0, 0) 0.58.
     for action, expected in ((-1.0, [2]), (0.0, [])):
-        operator = person(patience=0.3, reaction_time=AT_ONCE, hold_time=(0.1, 0.1), disagreement=1.0)
+        operator = person(
+            patience=0.3, reaction_time=AT_ONCE, hold_time=(0.1, 0.1), disagreement=1.0
+        )
         fake = cast(FakeWorlds, operator._engine)
         history = []
         for k in range(4):
@@ -138,20 +155,40 @@ def test_disagreement_for_longer_than_patience_is_a_cause() -> None:
 
 def test_disagreement_is_in_halves_of_the_range() -> None:
     spec = ActionSpec(low=(-1.0, -1.0), high=(1.0, 1.0))
-    np.testing.assert_allclose(disagreement(spec, np.array([[1.0, 1.0]]), np.array([[-1.0, -5.0]])), 2.0)
+    np.testing.assert_allclose(
+        disagreement(spec, np.array([[1.0, 1.0]]), np.array([[-1.0, -5.0]])), 2.0
+    )
     joints = ActionSpec(low=(-3.0,), high=(3.0,), unit="rad")
     np.testing.assert_allclose(disagreement(joints, np.array([[1.0]]), np.array([[0.4]])), 0.6)
 
 
 def test_segments_are_numbered_within_the_episode() -> None:
     history = watch(person(patience=0.2, reaction_time=AT_ONCE, hold_time=(0.2, 0.2)), 12)
-    # Stalled at step 2, held for 2 steps; given back at 4, which starts the watching anew: stalled at 7.
-    assert [int(step.segment[0]) for step in history] == [-1, -1, 0, 0, -1, -1, -1, 1, 1, -1, -1, -1]
+    # Stalled at step 2, held for 2 steps; given back at 4, which starts the watching anew: stalled
+    # at 7.
+    assert [int(step.segment[0]) for step in history] == [
+        -1,
+        -1,
+        0,
+        0,
+        -1,
+        -1,
+        -1,
+        1,
+        1,
+        -1,
+        -1,
+        -1,
+    ]
 
 
 def test_handing_back_when_recovered_waits_for_progress() -> None:
     operator = person(
-        patience=0.2, reaction_time=AT_ONCE, hold_time=(0.2, 0.2), hand_back="when_recovered", progress=0.5
+        patience=0.2,
+        reaction_time=AT_ONCE,
+        hold_time=(0.2, 0.2),
+        hand_back="when_recovered",
+        progress=0.5,
     )
     fake = cast(FakeWorlds, operator._engine)
     history = []
@@ -184,11 +221,14 @@ def test_attention_scales_the_rate() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, -1.0])
 def test_a_value_gap_decides_with_rlifs_probabilities(scale: float) -> None:
-    # Expert's value 10 (or -10); the first 100 worlds propose what is 5 % worse, the others what is 1 % worse.
+    # Expert's value 10 (or -10); the first 100 worlds propose what is 5 % worse, the others what is
+    # 1 % worse.
     def value(observation: Any, action: np.ndarray) -> np.ndarray:
         return 10.0 * scale - 10.0 * np.abs(action[:, 0] - 1.0)
 
-    operator = person(200, value=value, policy="value_gap", gap=0.03, reaction_time=AT_ONCE, hold_time=(0.1, 0.1))
+    operator = person(
+        200, value=value, policy="value_gap", gap=0.03, reaction_time=AT_ONCE, hold_time=(0.1, 0.1)
+    )
     proposed = np.zeros((200, 3))
     proposed[:100, 0], proposed[100:, 0] = 0.95, 0.99
     count = np.zeros((2, 2))
@@ -237,8 +277,12 @@ def test_lack_of_skill_scales_noise_slips_and_speed() -> None:
         deviation = acts(skill=skill, noise=noise, **still).std(axis=0)
         np.testing.assert_allclose(deviation, (1.0 - skill) * 0.04, rtol=0.06)
     quiet = (0.0,) * 6
-    np.testing.assert_allclose(acts(skill=0.5, noise=quiet, slip=0.0, slowest=0.4), [[0.7, 0.0, 0.0]] * 2000)
-    slips = np.linalg.norm(acts(skill=0.0, noise=quiet, slip=0.2, slip_size=0.1, slowest=1.0) - [1, 0, 0], axis=1)
+    np.testing.assert_allclose(
+        acts(skill=0.5, noise=quiet, slip=0.0, slowest=0.4), [[0.7, 0.0, 0.0]] * 2000
+    )
+    slips = np.linalg.norm(
+        acts(skill=0.0, noise=quiet, slip=0.2, slip_size=0.1, slowest=1.0) - [1, 0, 0], axis=1
+    )
     assert sorted(np.unique(slips.round(9))) == [0.0, 0.1]
     assert abs((slips > 0).sum() - 400) < 3.3 * np.sqrt(2000 * 0.2 * 0.8)
 
@@ -250,7 +294,11 @@ def test_interventions_depend_on_the_seed_only() -> None:
     other = watch(person(1, seeds=[16], **config), 60)
     for a, b in zip(many, one, strict=True):
         np.testing.assert_array_equal(a.executed[2], b.executed[0])
-        assert (a.intervening[2], a.segment[2], a.reason[2]) == (b.intervening[0], b.segment[0], b.reason[0])
+        assert (a.intervening[2], a.segment[2], a.reason[2]) == (
+            b.intervening[0],
+            b.segment[0],
+            b.reason[0],
+        )
     assert held(one) != held(other)
 
 
@@ -279,12 +327,19 @@ def test_bad_use_is_refused_with_its_reason() -> None:
         person(policy="value_gap", value=lambda o, a: a[:, 0]).intervene(np.zeros((1, 3)))
 
 
-def run(task: Task, n: int, config: OperatorConfig | None, gap: bool = False, steps: int | None = None) -> Any:
-    """Success rate of a policy of random actions, alone or watched by a person, and the share of steps taken over."""
+def run(
+    task: Task, n: int, config: OperatorConfig | None, gap: bool = False, steps: int | None = None
+) -> Any:
+    """Success rate of a policy of random actions, alone or watched by a person, and the share of
+    steps taken over."""
     engine = MujocoEngine(task, n)
     worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
     observation = worlds.reset(range(n))
-    operator = SimulatedOperator(engine, config, expert_value(engine, 4) if gap else None) if config else None
+    operator = (
+        SimulatedOperator(engine, config, expert_value(engine, 4) if gap else None)
+        if config
+        else None
+    )
     if operator:
         operator.reset(worlds.episode_seeds)
     rng = np.random.default_rng(0)
@@ -298,12 +353,16 @@ def run(task: Task, n: int, config: OperatorConfig | None, gap: bool = False, st
         observation, success = step.observation, success | step.info["success"]
     state = engine.qpos.copy()
     worlds.close()
-    return SimpleNamespace(success=success.mean(), taken=taken / (steps or task.max_steps), state=state)
+    return SimpleNamespace(
+        success=success.mean(), taken=taken / (steps or task.max_steps), state=state
+    )
 
 
 def test_always_with_full_skill_succeeds_as_the_expert_does_and_without_skill_fails() -> None:
     skilled = run(pick_cube.TASK, 25, OperatorConfig(policy="always", reaction_time=AT_ONCE))
-    clumsy = run(pick_cube.TASK, 25, OperatorConfig(policy="always", reaction_time=AT_ONCE, skill=0.0))
+    clumsy = run(
+        pick_cube.TASK, 25, OperatorConfig(policy="always", reaction_time=AT_ONCE, skill=0.0)
+    )
     assert skilled.success == 1.0
     assert skilled.taken == 1.0
     assert clumsy.success <= 0.4

@@ -62,7 +62,9 @@ def test_plan_view_needs_no_opengl(tmp_path: Path) -> None:
     assert len(decoded(tmp_path / "v.mp4")) == 3
 
 
-def test_without_any_graphics_driver_the_plan_view_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_graphics_driver_the_plan_view_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(push_t, "_gl_environment", lambda backend: {"MUJOCO_GL": "no-such-backend"})
     assert push_t.available_renderer() == "plan"
 
@@ -73,7 +75,10 @@ def test_table_scene_is_drawn_where_opengl_works(tmp_path: Path) -> None:
         pytest.skip("no EGL or OSMesa on this machine")
     q = np.concatenate([Q, Q + 0.2])
     tee = np.concatenate([TEE, np.tile(GOAL_POSE, (3, 1))])
-    assert push_t.render_episode(tmp_path / "v.mp4", q, tee, 10, size=(120, 160), renderer=renderer) == renderer
+    assert (
+        push_t.render_episode(tmp_path / "v.mp4", q, tee, 10, size=(120, 160), renderer=renderer)
+        == renderer
+    )
     frames = decoded(tmp_path / "v.mp4")
     assert len(frames) == 6
     assert frames[0].std() > 20

@@ -1,4 +1,5 @@
-"""Pictures of observations: the same as the world itself draws, and an error where they do not tell enough."""
+"""Pictures of observations: the same as the world itself draws, and an error where they do not tell
+enough."""
 
 from contextlib import closing
 
@@ -21,7 +22,9 @@ def test_what_is_drawn_of_an_observation_is_what_the_world_shows(name: str) -> N
         for _ in range(25):
             engine.step(engine.to_action(task.expert(engine.view)), np.ones(3, bool))
         observation = engine.read().observation
-    drawn = redraw(task, {key: value for key, value in observation.items() if key != "image_front"}, size=96)
+    drawn = redraw(
+        task, {key: value for key, value in observation.items() if key != "image_front"}, size=96
+    )
     assert drawn.shape == (3, 96, 96, 3)
     apart = np.abs(drawn.astype(int) - observation["image_front"].astype(int))
     # Observations are float32: an edge may fall on the next pixel.

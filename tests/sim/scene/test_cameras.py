@@ -31,7 +31,8 @@ def test_pictures_have_the_stated_size_and_kind(worlds: Worlds) -> None:
 
 
 def test_the_cube_is_seen_where_it_lies(worlds: Worlds) -> None:
-    """The front camera looks back at the arm: what lies at +y is to the right, what lies nearer the camera is lower."""
+    """The front camera looks back at the arm: what lies at +y is to the right, what lies nearer the
+    camera is lower."""
     observation = worlds.reset([0, 1, 2])
     centres = []
     for i in range(3):

@@ -1,4 +1,5 @@
-"""Domain randomisation: what is drawn, what is written, and that a world depends on its seed alone."""
+"""Domain randomisation: what is drawn, what is written, and that a world depends on its seed
+alone."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -47,18 +48,28 @@ def written(item: Range, value: float | tuple[float, float, float]) -> tuple[Any
 
 
 def test_draws_fill_their_ranges_and_stay_inside() -> None:
-    ranges = (Range(what="mass", names=("box",), low=0.5, high=2.0), Range(what="delay", low=0.0, high=0.03))
+    ranges = (
+        Range(what="mass", names=("box",), low=0.5, high=2.0),
+        Range(what="delay", low=0.0, high=0.03),
+    )
     rng = np.random.default_rng(0)
     draws = np.array([draw(ranges, rng)[:, 0] for _ in range(2000)])
     assert draws[:, 0].min() >= 0.5
     assert draws[:, 0].max() <= 2.0
     # Means of uniform draws: 1.25 and 0.015, deviations 0.43 and 0.0087 over sqrt(2000).
-    assert (np.abs(draws.mean(axis=0) - [1.25, 0.015]) < 3.3 * np.array([0.43, 0.0087]) / np.sqrt(2000)).all()
+    assert (
+        np.abs(draws.mean(axis=0) - [1.25, 0.015]) < 3.3 * np.array([0.43, 0.0087]) / np.sqrt(2000)
+    ).all()
     assert abs(np.corrcoef(draws.T)[0, 1]) < 0.08
 
 
 def test_a_range_of_one_value_is_that_value() -> None:
-    assert draw((Range(what="mass", names=("box",), low=1.5, high=1.5),), np.random.default_rng(0))[0, 0] == 1.5
+    assert (
+        draw((Range(what="mass", names=("box",), low=1.5, high=1.5),), np.random.default_rng(0))[
+            0, 0
+        ]
+        == 1.5
+    )
 
 
 def test_bounds_that_are_swapped_are_refused() -> None:
@@ -97,7 +108,9 @@ def test_damping_reaches_actuators_and_joints_by_name() -> None:
 
 
 def test_a_camera_is_moved_along_each_axis_by_its_own_draw() -> None:
-    _, model = written(Range(what="camera", names=("front",), low=-0.1, high=0.1), (0.01, -0.02, 0.03))
+    _, model = written(
+        Range(what="camera", names=("front",), low=-0.1, high=0.1), (0.01, -0.02, 0.03)
+    )
     np.testing.assert_allclose(model.cam("front").pos, [1.01, -0.02, 0.53])
 
 
@@ -126,7 +139,9 @@ def test_delays_add_up_and_change_no_model() -> None:
 
 @pytest.mark.parametrize("what", ["mass", "friction", "gain", "camera", "light", "damping"])
 def test_an_unknown_name_is_refused_with_those_there_are(what: Any) -> None:
-    with pytest.raises(HandoffError, match=rf"randomisation of {what}: no .* is called \['nothing'\]"):
+    with pytest.raises(
+        HandoffError, match=rf"randomisation of {what}: no .* is called \['nothing'\]"
+    ):
         written(Range(what=what, names=("nothing",)), 1.0)
 
 
@@ -145,7 +160,10 @@ def test_a_world_is_drawn_from_its_seed_and_not_from_its_place() -> None:
 
 
 def test_randomisation_leaves_the_starts_as_they_are_and_changes_what_follows() -> None:
-    plain, varied = MujocoEngine(reach.TASK, 3), MujocoEngine(reach.TASK, 3, MujocoConfig(randomized=True))
+    plain, varied = (
+        MujocoEngine(reach.TASK, 3),
+        MujocoEngine(reach.TASK, 3, MujocoConfig(randomized=True)),
+    )
     for engine in (plain, varied):
         engine.reset(np.arange(3), np.arange(3))
     np.testing.assert_array_equal(plain.qpos, varied.qpos)

@@ -19,7 +19,13 @@ GAINS = ImpedanceGains()
 
 
 def view_of(model: mujoco.MjModel, data: mujoco.MjData) -> View:
-    return View(Layout(model), data.qpos[None].copy(), data.qvel[None].copy(), np.zeros((1, 7)), np.zeros((1, 3)))
+    return View(
+        Layout(model),
+        data.qpos[None].copy(),
+        data.qvel[None].copy(),
+        np.zeros((1, 7)),
+        np.zeros((1, 3)),
+    )
 
 
 def moved(model: mujoco.MjModel, seed: int, spread: float = 0.05) -> mujoco.MjData:
@@ -65,20 +71,24 @@ def test_the_view_sees_what_the_engine_sees(seed: int) -> None:
     mujoco.mj_jacSite(model, data, J[:3], J[3:], model.site("grasp").id)
     np.testing.assert_allclose(view.jacobian[0], J[:, :7], atol=1e-9)
     np.testing.assert_allclose(view.position("cube")[0], data.body("cube").xpos)
-    np.testing.assert_allclose(rotation_of(view.quaternion("cube"))[0], data.body("cube").xmat.reshape(3, 3), atol=1e-9)
+    np.testing.assert_allclose(
+        rotation_of(view.quaternion("cube"))[0], data.body("cube").xmat.reshape(3, 3), atol=1e-9
+    )
 
 
 def test_the_frame_grasp_has_the_bases_axes_when_the_hand_points_down() -> None:
-    np.testing.assert_allclose(forward_kinematics(Q_HOME)[:3, :3] @ gripper.FLANGE_R_GRASP, np.eye(3), atol=1e-9)
+    np.testing.assert_allclose(
+        forward_kinematics(Q_HOME)[:3, :3] @ gripper.FLANGE_R_GRASP, np.eye(3), atol=1e-9
+    )
 
 
 def test_the_hand_weighs_and_opens_as_published() -> None:
     model = build_model(reach.TASK, reach.TASK.actions)
     bodies = ("hand", "finger_left", "finger_right")
     assert sum(float(model.body(name).mass[0]) for name in bodies) == pytest.approx(gripper.MASS)
-    assert model.joint("finger_left").range[1] + model.joint("finger_right").range[1] == pytest.approx(
-        gripper.WIDTH_MAX
-    )
+    assert model.joint("finger_left").range[1] + model.joint("finger_right").range[
+        1
+    ] == pytest.approx(gripper.WIDTH_MAX)
 
 
 def test_the_arm_with_its_hand_holds_still_at_its_target() -> None:
@@ -107,4 +117,6 @@ def test_what_is_asked_of_a_view_again_is_worked_out_once_for_each_of_its_argume
     assert height(view, "cube", 0.1) is height(view, "cube", 0.1)
     np.testing.assert_allclose(height(view, "cube", 0.0) - height(view, "cube", 0.1), 0.1)
     height(next_view, "cube", above=0.1)
-    assert asked == [("cube", 0.1), ("cube", 0.0), ("cube", 0.1)], "the next view knows nothing of the one before"
+    assert asked == [("cube", 0.1), ("cube", 0.0), ("cube", 0.1)], (
+        "the next view knows nothing of the one before"
+    )

@@ -19,7 +19,8 @@ def started(task: Task, n: int = 1) -> MujocoEngine:
 
 
 def expert_episodes(task: Task, n: int, takeover: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Success (N,) and dense rewards (T, N), NaN after an episode's end; `takeover` random actions come first."""
+    """Success (N,) and dense rewards (T, N), NaN after an episode's end; `takeover` random actions
+    come first."""
     engine = MujocoEngine(task, n)
     worlds = Worlds(engine, WorldsConfig(on_end="freeze", max_steps=takeover + task.max_steps))
     worlds.reset(range(n))
@@ -36,7 +37,8 @@ def expert_episodes(task: Task, n: int, takeover: int = 0) -> tuple[np.ndarray, 
 
 
 def random_episodes(task: Task, n: int) -> tuple[np.ndarray, float]:
-    """Success (N,) under uniform random actions, and the largest speed of any joint or object [rad/s, m/s]."""
+    """Success (N,) under uniform random actions, and the largest speed of any joint or object
+    [rad/s, m/s]."""
     engine = MujocoEngine(task, n)
     worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
     worlds.reset(range(n))
@@ -70,7 +72,8 @@ def deepest_contact(engine: MujocoEngine) -> float:
 
 
 def idle_motion(engine: MujocoEngine) -> np.ndarray:
-    """(nq,) largest change of each coordinate in any world within 0.2 s of the zero action, the hand open."""
+    """(nq,) largest change of each coordinate in any world within 0.2 s of the zero action, the
+    hand open."""
     before = engine.qpos.copy()
     action = np.zeros((engine.num_envs, engine.action_spec.size))
     action[:, -1] = 1.0
@@ -79,7 +82,12 @@ def idle_motion(engine: MujocoEngine) -> np.ndarray:
     return np.abs(engine.qpos - before).max(axis=0)
 
 
-def put(engine: MujocoEngine, joint: str, position: np.ndarray | float, velocity: np.ndarray | float = 0.0) -> None:
+def put(
+    engine: MujocoEngine,
+    joint: str,
+    position: np.ndarray | float,
+    velocity: np.ndarray | float = 0.0,
+) -> None:
     """Writes the coordinates and velocities of `joint` in every world."""
     a, b = engine.layout.qpos[joint], engine.layout.qvel[joint]
     engine.qpos[:, a : a + np.size(position)] = position

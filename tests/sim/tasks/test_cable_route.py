@@ -9,7 +9,16 @@ import pytest
 
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.scene.view import View
-from sim.tasks.cable_route import ANCHOR, CLIP_HIGH, CLIP_LOW, LENGTH, SEGMENTS, START_HIGH, START_LOW, TASK
+from sim.tasks.cable_route import (
+    ANCHOR,
+    CLIP_HIGH,
+    CLIP_LOW,
+    LENGTH,
+    SEGMENTS,
+    START_HIGH,
+    START_LOW,
+    TASK,
+)
 from sim.tasks.fixture import fixture_pose
 from sim.tasks.task import Intent
 from sim.vec_env import Worlds, WorldsConfig
@@ -22,7 +31,9 @@ def engine() -> MujocoEngine:
     return engine
 
 
-def stretch(engine: MujocoEngine, clip: tuple[float, float, float], heading: float = 0.0, rise: float = 0.0) -> None:
+def stretch(
+    engine: MujocoEngine, clip: tuple[float, float, float], heading: float = 0.0, rise: float = 0.0
+) -> None:
     """A straight cable from the anchor, and the clip at x, y [m], yaw [rad]."""
     for i in range(SEGMENTS):
         engine.qpos[0, engine.layout.qpos[f"cable{i}_turn"]] = heading if i == 0 else 0.0
@@ -42,7 +53,9 @@ def solved_by(engine: MujocoEngine, steps: int) -> np.ndarray:
     return solved
 
 
-def test_the_compiled_throat_is_1_mm_narrower_than_the_cable_and_the_slot_2_mm_wider(engine: MujocoEngine) -> None:
+def test_the_compiled_throat_is_1_mm_narrower_than_the_cable_and_the_slot_2_mm_wider(
+    engine: MujocoEngine,
+) -> None:
     data = mujoco.MjData(engine.model)
     stretch(engine, (0.5, 0.0, 0.0))
     data.qpos[:] = engine.qpos[0]
@@ -100,7 +113,11 @@ def test_starts_lie_in_the_stated_bounds_unsolved_and_penetrate_nothing() -> Non
     ],
 )
 def test_success_is_a_cable_between_the_posts_below_28_mm(
-    engine: MujocoEngine, clip: tuple[float, float, float], heading: float, rise: float, solved: bool
+    engine: MujocoEngine,
+    clip: tuple[float, float, float],
+    heading: float,
+    rise: float,
+    solved: bool,
 ) -> None:
     stretch(engine, clip, heading, rise)
     assert engine.read().success[0] == solved

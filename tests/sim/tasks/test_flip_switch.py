@@ -53,9 +53,17 @@ def test_starts_touch_nothing_deeply_and_hold_still():
 @pytest.mark.parametrize("side", [-1.0, 1.0])
 @pytest.mark.parametrize(
     ("angle", "speed", "expected"),
-    [(0.36, 0.0, True), (0.34, 0.0, False), (-0.50, 0.0, False), (0.50, 0.4, True), (0.50, 0.6, False)],
+    [
+        (0.36, 0.0, True),
+        (0.34, 0.0, False),
+        (-0.50, 0.0, False),
+        (0.50, 0.4, True),
+        (0.50, 0.6, False),
+    ],
 )
-def test_success_is_a_lever_at_rest_beyond_20_degrees_on_the_wanted_side(engine, side, angle, speed, expected):
+def test_success_is_a_lever_at_rest_beyond_20_degrees_on_the_wanted_side(
+    engine, side, angle, speed, expected
+):
     engine._goal[:] = side
     put(engine, "lever", side * angle, speed)
     assert engine.read().success[0] == expected
@@ -76,8 +84,8 @@ def test_the_spring_holds_the_knob_at_its_stop_with_about_two_newtons(engine):
     data.qpos[:] = engine.qpos[0]
     data.qpos[engine.layout.qpos["lever"]] = SWING
     mujoco.mj_forward(engine.model, data)
-    # Both ends 20 mm from the axis: length 2 * 20 * cos(0.25) = 38.76 mm, lever arm 20 * sin(0.25) = 4.95 mm, so
-    # 2100 N/m * 18.76 mm * 4.95 mm = 0.195 Nm, over 90 mm: 2.17 N.
+    # Both ends 20 mm from the axis: length 2 * 20 * cos(0.25) = 38.76 mm, lever arm 20 * sin(0.25)
+    # = 4.95 mm, so 2100 N/m * 18.76 mm * 4.95 mm = 0.195 Nm, over 90 mm: 2.17 N.
     assert data.qfrc_passive[engine.layout.qvel["lever"]] / 0.090 == pytest.approx(2.17, abs=0.05)
 
 

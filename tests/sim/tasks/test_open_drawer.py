@@ -43,9 +43,12 @@ def test_starts_touch_nothing_deeply_and_hold_still():
 
 
 @pytest.mark.parametrize(
-    ("opening", "speed", "expected"), [(0.151, 0.0, True), (0.149, 0.0, False), (0.18, 0.09, True), (0.18, 0.11, False)]
+    ("opening", "speed", "expected"),
+    [(0.151, 0.0, True), (0.149, 0.0, False), (0.18, 0.09, True), (0.18, 0.11, False)],
 )
-def test_success_is_a_drawer_open_beyond_15_cm_and_slower_than_10_cm_per_second(engine, opening, speed, expected):
+def test_success_is_a_drawer_open_beyond_15_cm_and_slower_than_10_cm_per_second(
+    engine, opening, speed, expected
+):
     put(engine, "drawer", opening, speed)
     assert engine.read().success[0] == expected
 
@@ -55,10 +58,15 @@ def test_the_handle_moves_out_with_the_drawer_along_the_cabinets_own_axis(engine
     put(engine, "cabinet_y", 0.0)
     put(engine, "cabinet_yaw", 0.0)
     put(engine, "drawer", 0.10)
-    # Half the cabinet's depth, the bar's distance and the opening: 0.12 + 0.045 + 0.10 m before the middle.
-    assert engine.read().observation["handle_position"][0] == pytest.approx([0.415, 0.0, 0.120], abs=1e-6)
+    # Half the cabinet's depth, the bar's distance and the opening: 0.12 + 0.045 + 0.10 m before the
+    # middle.
+    assert engine.read().observation["handle_position"][0] == pytest.approx(
+        [0.415, 0.0, 0.120], abs=1e-6
+    )
     put(engine, "cabinet_yaw", np.pi / 2)
-    assert engine.read().observation["handle_position"][0] == pytest.approx([0.68, -0.265, 0.120], abs=1e-6)
+    assert engine.read().observation["handle_position"][0] == pytest.approx(
+        [0.68, -0.265, 0.120], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(("share", "moves"), [(0.8, False), (2.0, True)])

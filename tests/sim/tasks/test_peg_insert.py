@@ -26,7 +26,8 @@ def engine() -> MujocoEngine:
 
 
 def put(engine: MujocoEngine, tip: np.ndarray, tilt: float = 0.0) -> None:
-    """The socket at SOCKET; the peg's tip at `tip`, the peg square to the socket and tilted about its y axis."""
+    """The socket at SOCKET; the peg's tip at `tip`, the peg square to the socket and tilted about
+    its y axis."""
     for joint, value in zip(("socket_x", "socket_y", "socket_yaw"), SOCKET, strict=True):
         engine.qpos[0, engine.layout.qpos[joint]] = value
     axis = np.sin(tilt) * X_OF_SOCKET + np.array([0.0, 0.0, np.cos(tilt)])
@@ -54,7 +55,9 @@ def test_the_compiled_hole_is_1_mm_wider_than_the_peg(engine: MujocoEngine) -> N
     width_y = (back.pos[1] - back.size[1]) - (front.pos[1] + front.size[1])
     peg = 2.0 * model.geom("peg").size
     np.testing.assert_allclose([width_x - peg[0], width_y - peg[1]], 0.001, atol=1e-12)
-    np.testing.assert_allclose([peg[0], peg[1], peg[2], 2.0 * right.size[2]], [0.016, 0.016, 0.090, 0.030], atol=1e-12)
+    np.testing.assert_allclose(
+        [peg[0], peg[1], peg[2], 2.0 * right.size[2]], [0.016, 0.016, 0.090, 0.030], atol=1e-12
+    )
 
 
 def test_starts_lie_in_the_stated_bounds_upright_and_touch_the_pads_alone() -> None:
@@ -73,7 +76,9 @@ def test_starts_lie_in_the_stated_bounds_upright_and_touch_the_pads_alone() -> N
         data.qpos[:] = qpos
         mujoco.mj_forward(engine.model, data)
         assert min(contact.dist for contact in data.contact) > -1e-5
-        touching = {engine.model.geom(geom).name for contact in data.contact for geom in contact.geom}
+        touching = {
+            engine.model.geom(geom).name for contact in data.contact for geom in contact.geom
+        }
         assert touching <= {"peg", "finger_left_pad", "finger_right_pad"}
 
 
@@ -104,7 +109,9 @@ def test_success_is_an_upright_peg_in_the_hole_deeper_than_24_mm(
 
 
 @pytest.mark.parametrize(("slip", "lost"), [(0.0, False), (0.025, False), (0.035, True)])
-def test_a_peg_3_cm_from_its_place_in_the_hand_is_dropped(engine: MujocoEngine, slip: float, lost: bool) -> None:
+def test_a_peg_3_cm_from_its_place_in_the_hand_is_dropped(
+    engine: MujocoEngine, slip: float, lost: bool
+) -> None:
     put(engine, engine.view.grasp_position[0] - np.array([0.0, 0.0, PEG_LENGTH / 2 + 0.015 + slip]))
     assert engine.read().terminated[0] == lost
 

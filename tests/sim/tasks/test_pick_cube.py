@@ -39,7 +39,9 @@ def test_starts_lie_in_the_stated_areas_and_hold_still() -> None:
     assert not step.info["success"].any()
 
 
-@pytest.mark.parametrize(("distance", "speed", "solved"), [(0.019, 0.0, True), (0.021, 0.0, False), (0.0, 0.2, False)])
+@pytest.mark.parametrize(
+    ("distance", "speed", "solved"), [(0.019, 0.0, True), (0.021, 0.0, False), (0.0, 0.2, False)]
+)
 def test_success_is_a_still_cube_within_the_tolerance(
     engine: MujocoEngine, distance: float, speed: float, solved: bool
 ) -> None:
@@ -89,7 +91,9 @@ def test_what_the_hand_sees_is_the_same_wherever_the_task_lies(engine: MujocoEng
     hand, goal = engine.view.grasp_position[0], engine.view.goal[0]
     put_cube(engine, hand + apart)
     np.testing.assert_allclose(fields["cube_offset"].read(engine.view)[0], apart, atol=1e-9)
-    np.testing.assert_allclose(fields["goal_offset"].read(engine.view)[0], goal - hand - apart, atol=1e-9)
+    np.testing.assert_allclose(
+        fields["goal_offset"].read(engine.view)[0], goal - hand - apart, atol=1e-9
+    )
     np.testing.assert_allclose(fields["hand_turn"].read(engine.view), engine.view.grasp_pose[:, 3:])
     velocity = fields["hand_velocity"].read(engine.view)
     np.testing.assert_allclose(velocity, engine.view.grasp_velocity[:, :3])

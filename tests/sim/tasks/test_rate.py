@@ -11,7 +11,9 @@ from sim.tasks.task import at_rate
 from sim.vec_env import Worlds, WorldsConfig
 
 
-def test_half_the_rate_has_half_the_periods_steps_twice_as_long_and_a_leash_longer_by_the_root_of_two() -> None:
+def test_half_the_rate_has_half_the_periods_steps_twice_as_long_and_a_leash_longer_by_the_root_of_two() -> (
+    None
+):
     task = find_task("pick_cube")
     slow = at_rate(task, 10.0)
     assert (task.rate_hz, task.max_steps, slow.rate_hz, slow.max_steps) == (20.0, 100, 10.0, 50)
@@ -53,7 +55,9 @@ def test_worlds_are_made_at_the_rate_that_is_asked_for() -> None:
     worlds.close()
 
 
-def test_the_controllers_target_is_where_the_arm_stands_at_the_start_and_a_step_ahead_after_one() -> None:
+def test_the_controllers_target_is_where_the_arm_stands_at_the_start_and_a_step_ahead_after_one() -> (
+    None
+):
     engine = MujocoEngine(find_task("pick_cube"), 1)
     worlds = Worlds(engine, WorldsConfig())
     start = worlds.reset([3])
@@ -62,7 +66,9 @@ def test_the_controllers_target_is_where_the_arm_stands_at_the_start_and_a_step_
     action = np.array([[1.0, 0.0, 0.0, 0.0, 1.0]])
     after = worlds.step(action).observation
     assert engine.view.target_pose[0, 0] - target == pytest.approx(0.02)
-    assert after["target_offset"][0, 0] == pytest.approx(target + 0.02 - after["grasp_pose"][0, 0], abs=1e-6)
+    assert after["target_offset"][0, 0] == pytest.approx(
+        target + 0.02 - after["grasp_pose"][0, 0], abs=1e-6
+    )
     worlds.close()
 
 

@@ -13,8 +13,12 @@ def test_goals_lie_in_the_stated_box_and_are_not_reached_at_the_start() -> None:
     assert not engine.read().success.any()
 
 
-@pytest.mark.parametrize(("distance", "speed", "solved"), [(0.014, 0.0, True), (0.016, 0.0, False), (0.0, 0.5, False)])
-def test_success_is_a_hand_that_stands_within_the_tolerance(distance: float, speed: float, solved: bool) -> None:
+@pytest.mark.parametrize(
+    ("distance", "speed", "solved"), [(0.014, 0.0, True), (0.016, 0.0, False), (0.0, 0.5, False)]
+)
+def test_success_is_a_hand_that_stands_within_the_tolerance(
+    distance: float, speed: float, solved: bool
+) -> None:
     assert TOLERANCE == 0.015
     engine = MujocoEngine(TASK, 1)
     engine.reset(np.array([0]), np.array([0]))

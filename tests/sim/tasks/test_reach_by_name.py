@@ -43,7 +43,9 @@ def test_every_marker_is_asked_for_about_equally_often_and_by_its_name() -> None
     asked = engine.view.goal[:, 12].astype(int)
     # Binomial of 400 and a quarter: 100, deviation 8.7.
     assert (np.abs(np.bincount(asked, minlength=4) - 100) < 35).all()
-    assert decode(engine.read().observation["instruction"]) == tuple(INSTRUCTIONS[number] for number in asked)
+    assert decode(engine.read().observation["instruction"]) == tuple(
+        INSTRUCTIONS[number] for number in asked
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -52,8 +54,12 @@ def test_a_marker_is_seen_from_the_fingertips(name: str) -> None:
     np.testing.assert_allclose(seen, [[0.0, 0.1, 0.0]], atol=1e-6)
 
 
-@pytest.mark.parametrize(("offset", "speed", "solved"), [(0.014, 0.0, True), (0.016, 0.0, False), (0.0, 0.5, False)])
-def test_success_is_a_hand_that_stands_at_the_marker_asked_for(offset: float, speed: float, solved: bool) -> None:
+@pytest.mark.parametrize(
+    ("offset", "speed", "solved"), [(0.014, 0.0, True), (0.016, 0.0, False), (0.0, 0.5, False)]
+)
+def test_success_is_a_hand_that_stands_at_the_marker_asked_for(
+    offset: float, speed: float, solved: bool
+) -> None:
     found = standing_at("green", "green", offset, speed).read()
     assert (bool(found.success[0]), bool(found.terminated[0])) == (solved, solved)
     assert found.info["mistaken"].tolist() == [0.0]
@@ -67,7 +73,11 @@ def test_to_stand_at_another_marker_is_the_end() -> None:
 
 def test_only_the_words_and_the_reward_change_with_what_is_asked_for() -> None:
     first, second = (standing_at("green", name, offset=0.05).read() for name in ("green", "yellow"))
-    changed = [name for name, array in first.observation.items() if not np.array_equal(array, second.observation[name])]
+    changed = [
+        name
+        for name, array in first.observation.items()
+        if not np.array_equal(array, second.observation[name])
+    ]
     assert changed == ["instruction"]
     assert first.reward[0] > second.reward[0]
 
@@ -82,7 +92,9 @@ def test_the_expert_solves_it_and_chance_does_not() -> None:
 
 
 def test_all_four_markers_are_drawn_where_they_are() -> None:
-    pictures = MujocoEngine(TASK, 1, MujocoConfig(cameras=CamerasConfig(names=("front",), width=128, height=128)))
+    pictures = MujocoEngine(
+        TASK, 1, MujocoConfig(cameras=CamerasConfig(names=("front",), width=128, height=128))
+    )
     pictures.reset(np.array([0]), np.array([0]))
     pictures._goal[0, :12] = PLACES.ravel()
     pictures._changed()

@@ -45,7 +45,9 @@ def test_starts_lie_in_the_stated_area_apart_and_unsolved():
         xy = view.position(name)[:, :2]
         assert ((xy >= CUBE_LOW) & (xy <= CUBE_HIGH)).all()
         assert (np.abs(yaw_of(view.quaternion(name))) <= YAW).all()
-    assert (np.linalg.norm((view.position("red") - view.position("green"))[:, :2], axis=1) >= APART).all()
+    assert (
+        np.linalg.norm((view.position("red") - view.position("green"))[:, :2], axis=1) >= APART
+    ).all()
     assert not engine.read().terminated.any()
 
 
@@ -57,9 +59,17 @@ def test_starts_touch_nothing_deeply_and_hold_still():
 
 @pytest.mark.parametrize(
     ("across", "above", "expected"),
-    [(0.0, 0.0, True), (0.014, 0.0, True), (0.016, 0.0, False), (0.0, 0.004, True), (0.0, 0.006, False)],
+    [
+        (0.0, 0.0, True),
+        (0.014, 0.0, True),
+        (0.016, 0.0, False),
+        (0.0, 0.004, True),
+        (0.0, 0.006, False),
+    ],
 )
-def test_success_needs_red_over_green_within_15_mm_across_and_5_mm_in_height(engine, across, above, expected):
+def test_success_needs_red_over_green_within_15_mm_across_and_5_mm_in_height(
+    engine, across, above, expected
+):
     stack(engine, across, above)
     assert solved(engine) == expected
 
@@ -74,7 +84,9 @@ def test_a_cube_that_still_moves_or_turns_is_no_success(engine, name, entry, spe
     assert not solved(engine)
 
 
-@pytest.mark.parametrize(("width", "expected"), [(0.040, False), (0.045, False), (0.047, True), (0.080, True)])
+@pytest.mark.parametrize(
+    ("width", "expected"), [(0.040, False), (0.045, False), (0.047, True), (0.080, True)]
+)
 def test_success_needs_fingers_that_have_left_red(engine, width, expected):
     stack(engine)
     engine.qpos[0, :7] = upright_posture(np.array([0.5, 0.1, 3 * HALF]), 0.0)

@@ -1,4 +1,5 @@
-"""Loopback addresses for twins: the FCI fixes the port, so whatever runs at the same time needs its own address."""
+"""Loopback addresses for twins: the FCI fixes the port, so whatever runs at the same time needs its
+own address."""
 
 import os
 

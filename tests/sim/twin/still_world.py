@@ -1,4 +1,5 @@
-"""A world without physics for the hand's service: an arm that stands and a hand with fingers of the first order."""
+"""A world without physics for the hand's service: an arm that stands and a hand with fingers of the
+first order."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ Q = np.array([0.0, -0.785, 0.0, -2.356, 0.0, 1.571, 0.785])
 
 
 class SpringHand:
-    """Fingers without mass: servo against damper, 30 ms behind their target. Implements `sim.twin.world.Hand`."""
+    """Fingers without mass: servo against damper, 30 ms behind their target. Implements
+    `sim.twin.world.Hand`."""
 
     def __init__(self, width: float = 0.08) -> None:
         self.width = self.target = width
@@ -28,7 +30,9 @@ class SpringHand:
 
     def step(self) -> None:
         """1 ms."""
-        self.force = max(-self.limit, min(0.5 * GRIPPER_STIFFNESS * (self.target - self.width), self.limit))
+        self.force = max(
+            -self.limit, min(0.5 * GRIPPER_STIFFNESS * (self.target - self.width), self.limit)
+        )
         moved = self.width + 2.0 * self.force / GRIPPER_DAMPING * 1e-3
         self.width = max(self.lowest, min(moved, self.highest))
 

@@ -1,4 +1,5 @@
-"""One client after another, byte for byte: what was meant for the first must not reach the second."""
+"""One client after another, byte for byte: what was meant for the first must not reach the
+second."""
 
 import os
 import signal
@@ -45,7 +46,8 @@ def test_the_next_client_does_not_hear_how_the_motion_of_the_last_one_ended():
         assert first.recv(64) == protocol.response(Command.MOVE, 1, MoveStatus.MOTION_STARTED)
         pid = twin._process.pid
         assert pid is not None
-        # Both happen before the twin looks: the first client goes in the middle of its motion, the second one calls.
+        # Both happen before the twin looks: the first client goes in the middle of its motion, the
+        # second one calls.
         os.kill(pid, signal.SIGSTOP)
         first.close()
         with connect(twin.host, second_states) as second:

@@ -81,7 +81,11 @@ def test_a_jump_in_acceleration_is_a_discontinuity(unit):
 
 
 def test_a_position_beyond_the_range_is_refused(unit, world):
-    world.reset(np.array([0.256, 0.400]), np.array([0.256, 0.300, 0.0]), np.append(Q_HOME[:6], Q_MAX[6] - 1e-5))
+    world.reset(
+        np.array([0.256, 0.400]),
+        np.array([0.256, 0.300, 0.0]),
+        np.append(Q_HOME[:6], Q_MAX[6] - 1e-5),
+    )
     unit.rest()
     unit.begin(1, Controller.JOINT_IMPEDANCE, Generator.JOINT_POSITION)
     unit.cycle(command(q_c=world.q + 2e-5 * np.eye(7)[6]))
@@ -125,7 +129,11 @@ def test_a_finished_motion_succeeds_and_the_arm_rests(unit):
     unit.cycle(command(tau_J_d=unit.tau_d))
     unit.cycle(command(tau_J_d=unit.tau_d, torque_command_finished=1, motion_generation_finished=1))
     assert unit.replies == [(5, MoveStatus.SUCCESS)]
-    assert (unit.robot_mode, unit.controller, unit.generator) == (RobotMode.IDLE, Controller.OTHER, Generator.IDLE)
+    assert (unit.robot_mode, unit.controller, unit.generator) == (
+        RobotMode.IDLE,
+        Controller.OTHER,
+        Generator.IDLE,
+    )
 
 
 def test_contact_beyond_the_clients_threshold_is_a_joint_reflex(unit, world):
@@ -144,8 +152,8 @@ def test_contact_beyond_the_clients_threshold_is_a_joint_reflex(unit, world):
 
 
 def test_the_estimated_wrench_explains_the_joint_torques(unit):
-    # A force of 3 N along base x at the flange of the home posture, height h: about the shoulder (z = 0.333) its moment
-    # on joint 2, whose axis is base y, is 3 (h - 0.333).
+    # A force of 3 N along base x at the flange of the home posture, height h: about the shoulder (z
+    # = 0.333) its moment on joint 2, whose axis is base y, is 3 (h - 0.333).
     h = float(unit.world.base_T_ee[2, 3]) + 0.120
     J_force = _flange_jacobian(unit)[0]
     F = unit.arm.external_wrench(Q_HOME, 3.0 * J_force, np.zeros(3))

@@ -1,4 +1,5 @@
-"""How the twin's hand behaves, by hand-worked numbers; `test_hand_service` reaches it through the network."""
+"""How the twin's hand behaves, by hand-worked numbers; `test_hand_service` reaches it through the
+network."""
 
 import math
 
@@ -123,7 +124,8 @@ def test_the_servos_target_leads_by_no_more_than_the_force_needs(unit, hand):
 def test_at_rest_against_a_thing_the_force_builds_at_the_hands_full_speed(unit, hand):
     hand.lowest = 0.079
     grasp(unit, 0.08, force=FORCE_CONTINUOUS, speed=0.002)
-    # 1 mm at 2 mm/s, the fingers found at rest, then 72 mm of lead at 0.1 m/s. At 2 mm/s that were 36 s.
+    # 1 mm at 2 mm/s, the fingers found at rest, then 72 mm of lead at 0.1 m/s. At 2 mm/s that were
+    # 36 s.
     assert outcome(unit, 500 + 2 * STILL_TICKS + 720 + 100) == HandStatus.SUCCESS
 
 

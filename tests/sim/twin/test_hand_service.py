@@ -1,4 +1,5 @@
-"""The twin's hand through the network: by the unmodified franky client, and byte for byte where franky cannot err."""
+"""The twin's hand through the network: by the unmodified franky client, and byte for byte where
+franky cannot err."""
 
 import re
 import socket
@@ -151,11 +152,14 @@ def test_the_hands_states_keep_their_rate_while_the_arm_waits(twin):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as states, call(twin.host) as client:
         states.bind(("", 0))
         states.settimeout(5.0)
-        client.sendall(request(HandCommand.CONNECT, 0, protocol.HAND_VERSION, states.getsockname()[1]))
+        client.sendall(
+            request(HandCommand.CONNECT, 0, protocol.HAND_VERSION, states.getsockname()[1])
+        )
         assert states.recv(64)
         with socket.create_connection((twin.host, protocol.PORT), 5) as arm:
             arm.sendall(arm_request(Command.MOVE, 1, *MOVE))
-            # The motion has begun, and ends for want of a first command: seven states in nearly two seconds.
+            # The motion has begun, and ends for want of a first command: seven states in nearly two
+            # seconds.
             answers = arm.recv(64)
             while len(answers) < 26:
                 answers += arm.recv(64)
@@ -181,13 +185,18 @@ def test_in_real_time_the_blocking_calls_return(franky):
 
 def test_waiting_for_an_action_that_nobody_asks_for_names_what_is_missing(twin):
     heard = twin.hand_actions()
-    with pytest.raises(HandoffError, match=f"asked for {heard} actions within 0.05 s, expected {heard + 1}"):
+    with pytest.raises(
+        HandoffError, match=f"asked for {heard} actions within 0.05 s, expected {heard + 1}"
+    ):
         twin.wait_for_hand(heard + 1, timeout=0.05)
 
 
 def request(command, command_id, *values):
     payload = protocol.HAND_PAYLOAD[command].pack(*values)
-    return protocol.HAND_HEADER.pack(command, command_id, protocol.HAND_HEADER.size + len(payload)) + payload
+    return (
+        protocol.HAND_HEADER.pack(command, command_id, protocol.HAND_HEADER.size + len(payload))
+        + payload
+    )
 
 
 def call(host):
@@ -273,5 +282,8 @@ def test_a_twin_frees_the_hands_port():
 def test_a_port_of_the_hand_in_use_is_named():
     with socket.create_server((address(27), protocol.HAND_PORT)):
         expected = re.escape(f"{address(27)}:1338: the port is in use")
-        with pytest.raises(HandoffError, match=expected), start_twin(TwinConfig(host=address(27)), HandWorld):
+        with (
+            pytest.raises(HandoffError, match=expected),
+            start_twin(TwinConfig(host=address(27)), HandWorld),
+        ):
             pass

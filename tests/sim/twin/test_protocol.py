@@ -159,7 +159,11 @@ def test_no_command_datagram_breaks_the_control_unit(unit, floats, mode):
     unit.begin(0, controller, protocol.Generator(mode + 1))
     command = np.zeros(1, protocol.COMMAND)
     with np.errstate(all="ignore"):
-        command["q_c"], command["dq_c"], command["tau_J_d"] = floats[:7], floats[7:14], floats[14:21]
+        command["q_c"], command["dq_c"], command["tau_J_d"] = (
+            floats[:7],
+            floats[7:14],
+            floats[14:21],
+        )
         unit.cycle(command)
     assert np.isfinite(unit.world.q).all()
 
@@ -197,7 +201,10 @@ def test_a_second_client_is_turned_away_while_the_first_is_connected():
 def test_a_port_in_use_is_named_with_its_likely_cause():
     link = Link(address(13))
     try:
-        with pytest.raises(HandoffError, match=re.escape(f"{address(13)}:1337: the port is in use. Is another twin")):
+        with pytest.raises(
+            HandoffError,
+            match=re.escape(f"{address(13)}:1337: the port is in use. Is another twin"),
+        ):
             Link(address(13))
     finally:
         link.close()
@@ -209,7 +216,8 @@ def test_a_foreign_address_is_refused():
 
 
 def _take(link, rounds):
-    """What the link hands out within a few looks at its sockets; loopback delivers within one or two."""
+    """What the link hands out within a few looks at its sockets; loopback delivers within one or
+    two."""
     import select
 
     requests = []

@@ -1,4 +1,5 @@
-"""A task's table behind the twin's joint torques: the scene, the starts and the fields of the simulated worlds."""
+"""A task's table behind the twin's joint torques: the scene, the starts and the fields of the
+simulated worlds."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def test_end_effector_is_the_hand_with_its_fingers() -> None:
     world = TaskWorld("flip_switch")
     assert world.ee_mass == pytest.approx(gripper.MASS)
     assert world.flange_T_ee[2, 3] == pytest.approx(gripper.TCP_OFFSET)
-    np.testing.assert_allclose(world.base_T_ee, forward_kinematics(world.q) @ world.flange_T_ee, atol=1e-9)
+    np.testing.assert_allclose(
+        world.base_T_ee, forward_kinematics(world.q) @ world.flange_T_ee, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize(("target", "expected"), [(-0.1, 0.0), (0.2, gripper.WIDTH_MAX)])

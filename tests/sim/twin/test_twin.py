@@ -1,4 +1,5 @@
-"""The twin, driven by the unmodified franky client; each has its own loopback address, so tests can run in parallel."""
+"""The twin, driven by the unmodified franky client; each has its own loopback address, so tests can
+run in parallel."""
 
 import os
 import re
@@ -45,7 +46,9 @@ def lift(robot, twin):
 
 def begin_tracking(robot, twin):
     """A Cartesian impedance motion that holds the present pose; returns the motion and the pose."""
-    motion = franky.CartesianImpedanceTrackingMotion(translational_stiffness=800.0, rotational_stiffness=50.0)
+    motion = franky.CartesianImpedanceTrackingMotion(
+        translational_stiffness=800.0, rotational_stiffness=50.0
+    )
     pose = robot.current_pose.end_effector_pose
     motion.set_reference(franky.CartesianReference(target=pose))
     robot.move(motion, asynchronous=True)
@@ -101,7 +104,8 @@ def test_the_clients_gravity_is_the_twins_joint_torque_at_rest(twin, robot):
 
 
 def test_the_client_reads_limits_and_payload_from_the_twin(twin, robot):
-    # franky's own `joint_velocity_limit` is a table for the older arm; the robot's URDF is what counts.
+    # franky's own `joint_velocity_limit` is a table for the older arm; the robot's URDF is what
+    # counts.
     limits = ElementTree.fromstring(robot.model_urdf).findall("joint/limit")
     for name, expected in {"lower": Q_MIN, "upper": Q_MAX, "velocity": DQ_MAX}.items():
         np.testing.assert_array_equal([float(limit.attrib[name]) for limit in limits], expected)
@@ -192,10 +196,14 @@ def run_script(host):
 
 
 def test_two_runs_give_bit_identical_states():
-    (first, first_tee, first_now), (second, second_tee, second_now) = run_script(address(2)), run_script(address(3))
+    (first, first_tee, first_now), (second, second_tee, second_now) = (
+        run_script(address(2)),
+        run_script(address(3)),
+    )
     assert len(first) > 1000
     assert first_now == second_now
-    # The robot's clock also counts states sent while nobody moved; every increment within the motions is the same.
+    # The robot's clock also counts states sent while nobody moved; every increment within the
+    # motions is the same.
     for states in (first, second):
         states["message_id"] = 0
     assert first.tobytes() == second.tobytes()
@@ -247,7 +255,9 @@ def test_a_killed_client_leaves_the_twin_ready_for_the_next():
         time.sleep(60)
     """)
     with start_twin(TwinConfig(host=address(8)), PushTWorld) as twin:
-        process = subprocess.Popen([sys.executable, "-c", client, twin.host], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", client, twin.host], stdout=subprocess.PIPE
+        )
         assert process.stdout is not None
         assert process.stdout.readline() == b"moving\n"
         twin.wait_for_motion()
@@ -260,7 +270,8 @@ def test_a_killed_client_leaves_the_twin_ready_for_the_next():
 
 
 def test_only_the_control_thread_keeps_the_priority_that_connecting_gives():
-    """Against the priority of the thread which franky's constructor runs in, whatever this computer allows."""
+    """Against the priority of the thread which franky's constructor runs in, whatever this computer
+    allows."""
     with start_twin(TwinConfig(host=address(10)), PushTWorld) as twin:
         before = Scheduling.current()
         franky.Robot(twin.host, realtime_config=franky.RealtimeConfig.Ignore)
@@ -279,7 +290,9 @@ def test_only_the_control_thread_keeps_the_priority_that_connecting_gives():
 
 
 def scheduling_of(thread):
-    return Scheduling(os.sched_getscheduler(int(thread)), os.sched_getparam(int(thread)).sched_priority)
+    return Scheduling(
+        os.sched_getscheduler(int(thread)), os.sched_getparam(int(thread)).sched_priority
+    )
 
 
 def test_a_twin_ends_with_its_owner():
@@ -292,7 +305,9 @@ def test_a_twin_ends_with_its_owner():
                 print(twin._process.pid, flush=True)
                 os.kill(os.getpid(), 9)
     """)
-    done = subprocess.run([sys.executable, "-c", owner, address(9)], stdout=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", owner, address(9)], stdout=subprocess.PIPE, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     pid = int(done.stdout)
     assert any(_is_gone(pid) or time.sleep(0.05) for _ in range(100))

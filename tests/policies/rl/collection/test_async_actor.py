@@ -1,4 +1,5 @@
-"""Rollouts beside learning: what they know, that they do not depend on who is quicker, and that weights arrive."""
+"""Rollouts beside learning: what they know, that they do not depend on who is quicker, and that
+weights arrive."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class SlowLine(WordLine):
         return super().step(action)
 
 
-def practice(config: VlaPracticeConfig = STALE, worlds: type[WordLine] = WordLine, policy: Any = None) -> VlaPractice:
+def practice(
+    config: VlaPracticeConfig = STALE, worlds: type[WordLine] = WordLine, policy: Any = None
+) -> VlaPractice:
     module = policy or reading()
     return VlaPractice(config, module, ChunkWorlds(worlds(8), module, 3, count(1000), 0.99), 0)
 
@@ -49,7 +52,11 @@ def test_admission_is_the_published_inequality() -> None:
         for staleness in (0, 1, 3):
             rule = Admission(staleness, batch)
             for version in range(4):
-                most = max(number for number in range(1, 100) if (number - 1) // batch <= version + staleness)
+                most = max(
+                    number
+                    for number in range(1, 100)
+                    if (number - 1) // batch <= version + staleness
+                )
                 assert rule.admits(most - 1, version)
                 assert not rule.admits(most, version)
 
@@ -65,7 +72,9 @@ def test_numbers_do_not_depend_on_who_is_quicker() -> None:
     for _ in range(4):
         assert quick.rollout(5) == slow.rollout(5)
     assert quick.tally.solved == slow.tally.solved
-    assert all(torch.equal(one, other) for one, other in zip(weights(quick), weights(slow), strict=True))
+    assert all(
+        torch.equal(one, other) for one, other in zip(weights(quick), weights(slow), strict=True)
+    )
 
 
 def test_every_rollout_but_the_first_lies_one_update_behind() -> None:
@@ -92,10 +101,14 @@ def test_the_first_update_is_that_without_staleness_and_the_second_is_not() -> N
     stale, fresh = practice(), practice(replace(STALE, staleness=0))
     stale.rollout(5)
     fresh.rollout(5)
-    assert all(torch.equal(one, other) for one, other in zip(weights(stale), weights(fresh), strict=True))
+    assert all(
+        torch.equal(one, other) for one, other in zip(weights(stale), weights(fresh), strict=True)
+    )
     stale.rollout(5)
     fresh.rollout(5)
-    assert not all(torch.equal(one, other) for one, other in zip(weights(stale), weights(fresh), strict=True))
+    assert not all(
+        torch.equal(one, other) for one, other in zip(weights(stale), weights(fresh), strict=True)
+    )
 
 
 def test_what_has_been_made_ahead_is_forgotten_with_its_episodes() -> None:
@@ -125,7 +138,9 @@ def test_all_that_acts_is_published_the_learned_noise_too(kind: Any) -> None:
                 part.add_(0.1)
     chance = learning.draw(3, torch.Generator().manual_seed(0))
     seen = ChunkWorlds(WordLine(3), flowing(), 3, count(), 0.99).seen()
-    assert not torch.equal(learning.decide_by(seen, chance).chunk_BHA, stale.actor.decide_by(seen, chance).chunk_BHA)
+    assert not torch.equal(
+        learning.decide_by(seen, chance).chunk_BHA, stale.actor.decide_by(seen, chance).chunk_BHA
+    )
     stale._publish()
     one, other = learning.decide_by(seen, chance), stale.actor.decide_by(seen, chance)
     assert torch.equal(one.chunk_BHA, other.chunk_BHA)
@@ -153,7 +168,9 @@ def test_digests_tell_one_weight() -> None:
 
 
 @pytest.mark.parametrize("solved", [0.0, 0.04])
-def test_a_filter_that_drops_nearly_all_stops_the_practice_only_where_the_task_is_unsolved(solved: float) -> None:
+def test_a_filter_that_drops_nearly_all_stops_the_practice_only_where_the_task_is_unsolved(
+    solved: float,
+) -> None:
     made = practice(VlaPracticeConfig(group=GroupConfig(size=4), learning=LEARNING))
     outcome_N1 = (torch.arange(100)[:, None] < 100 * solved).float()
 

@@ -40,7 +40,9 @@ def policy(n_obs_steps: int = 2, horizon: int = 4) -> DiffusionPolicy:
     return made
 
 
-def worlds(num_envs: int = 2, n_action_steps: int = 2, pays: PracticeReward | None = None, **options) -> ChunkWorlds:
+def worlds(
+    num_envs: int = 2, n_action_steps: int = 2, pays: PracticeReward | None = None, **options
+) -> ChunkWorlds:
     return ChunkWorlds(Counting(num_envs), policy(**options), n_action_steps, count(100), 0.9, pays)
 
 
@@ -71,7 +73,9 @@ def test_a_world_that_ends_within_a_chunk_counts_what_was_executed():
     np.testing.assert_allclose(led.discount_N, [0.9, 0.81], rtol=1e-6)
     assert led.terminated_N.tolist() == [True, False]
     assert led.success_N.tolist() == [True, False]
-    assert led.final_seen[:, -1, 0].tolist() == [3.0, 4.0], "the true one, not that of the new start"
+    assert led.final_seen[:, -1, 0].tolist() == [3.0, 4.0], (
+        "the true one, not that of the new start"
+    )
     assert seen_steps(found) == [[0.0, 0.0], [3.0, 4.0]]
     assert found.seen()[0, -1, 1] == 102.0, "the next seed"
 
@@ -101,7 +105,8 @@ def test_a_rollout_values_the_true_observation_behind_every_decision():
     with torch.no_grad():
         going = ~ended[:-1]
         torch.testing.assert_close(rollout.next_value_TN[:-1][going], rollout.value_TN[1:][going])
-        # World 1 ran into its limit at step 7, seen as (7, 7): it had ended before the last action of its chunk.
+        # World 1 ran into its limit at step 7, seen as (7, 7): it had ended before the last action
+        # of its chunk.
         true = value(torch.tensor([[[7.0, 101.0], [7.0, 101.0]]]))[0, 0]
     torch.testing.assert_close(rollout.next_value_TN[3, 1], true)
     assert collector.tally.solved.count(True) == 3
@@ -109,7 +114,8 @@ def test_a_rollout_values_the_true_observation_behind_every_decision():
 
 
 def ended(solved: list[bool], truncated: list[bool]) -> Decided:
-    """A decision behind which those of the worlds are over that solved the task or ran out of time."""
+    """A decision behind which those of the worlds are over that solved the task or ran out of
+    time."""
     rows = len(solved)
     won, late = torch.tensor(solved), torch.tensor(truncated)
     return Decided(won.float(), torch.ones(rows), won, late, None, won, largest_N=won.float())
@@ -124,7 +130,9 @@ def test_what_practice_came_to_counts_all_episodes_of_a_rollout_and_not_only_tho
     tally.add(ended([False] * worlds, [not won for won in solved]))
     assert tally.solved[-RECENT:] == [False] * RECENT
     assert tally.recent(0) == pytest.approx(Recent(1 / 3, 1 / 3, 1 / 3))
-    assert tally.recent(len(tally.solved)) == Recent(0.0, 0.0, 0.0), "a short rollout counts the newest before it, too"
+    assert tally.recent(len(tally.solved)) == Recent(0.0, 0.0, 0.0), (
+        "a short rollout counts the newest before it, too"
+    )
     assert tally.recent(2 * RECENT) == Recent(0.0, 0.0, 0.0)
 
 
@@ -171,13 +179,16 @@ def test_practice_pays_for_steps_success_and_failure_where_they_were():
 def test_progress_is_what_the_tasks_reward_rose_by_from_action_to_action_and_from_chunk_to_chunk():
     pays = PracticeReward(task=0.0, progress=10.0)
     never_N, before_N = np.zeros(2, bool), np.array([np.nan, 0.5])
-    paid_NH = pays.paid(np.array([[0.1, 0.4], [0.3, 0.0]]), np.array([2, 1]), never_N, never_N, before_N)
+    paid_NH = pays.paid(
+        np.array([[0.1, 0.4], [0.3, 0.0]]), np.array([2, 1]), never_N, never_N, before_N
+    )
     np.testing.assert_allclose(paid_NH[0], [0.0, 3.0], rtol=1e-6)
     np.testing.assert_allclose(paid_NH[1, 0], -2.0, rtol=1e-6)
 
 
 def test_the_progress_of_an_episode_adds_up_to_its_last_reward_less_its_first():
-    # World 0 is told 1, 2 and 3 and has solved it; then it begins anew. World 1 is told as many as its limit has steps.
+    # World 0 is told 1, 2 and 3 and has solved it; then it begins anew. World 1 is told as many as
+    # its limit has steps.
     found = worlds(pays=PracticeReward(task=0.0, progress=1.0))
     paid = [found.step(torch.zeros(2, 4, 1)).reward_NH for _ in range(4)]
     assert all(part is not None for part in paid)

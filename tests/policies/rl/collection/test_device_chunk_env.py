@@ -1,4 +1,5 @@
-"""Worlds that stay on a device, against the same worlds through the host: small ones of a number that counts."""
+"""Worlds that stay on a device, against the same worlds through the host: small ones of a number
+that counts."""
 
 from typing import Any, NamedTuple
 
@@ -70,8 +71,15 @@ class OnDevice:
         begun, made = ~self.ended, self.inner.step(action_NHA.numpy().astype(float))
         self.ended |= made.terminated | made.truncated
         self.shown = made.observation
-        flags = (made.terminated & begun, made.truncated & begun, made.info["success"] & made.terminated & begun)
-        told = (torch.from_numpy(made.reward), torch.from_numpy(np.asarray(made.executed, np.int64)))
+        flags = (
+            made.terminated & begun,
+            made.truncated & begun,
+            made.info["success"] & made.terminated & begun,
+        )
+        told = (
+            torch.from_numpy(made.reward),
+            torch.from_numpy(np.asarray(made.executed, np.int64)),
+        )
         return Led(self.observation(), *told, *[torch.from_numpy(flag) for flag in flags])
 
     def check(self) -> None:
@@ -129,14 +137,18 @@ def test_rollouts_are_those_through_the_host(n_obs_steps: int) -> None:
 
 def test_groups_begin_from_one_start_and_end_once() -> None:
     through, resident = both()
-    one, other = (collector.episodes(3, 6, ("success", "return")) for collector in (through, resident))
+    one, other = (
+        collector.episodes(3, 6, ("success", "return")) for collector in (through, resident)
+    )
     torch.testing.assert_close(other.outcome_NM, one.outcome_NM)
     torch.testing.assert_close(other.length_TN, one.length_TN)
     with pytest.raises(HandoffError, match="3 worlds make no groups of 2"):
         resident.worlds.begin_groups(2)
 
 
-def test_starts_are_drawn_for_those_that_were_taken_and_faults_looked_for_before_every_rollout() -> None:
+def test_starts_are_drawn_for_those_that_were_taken_and_faults_looked_for_before_every_rollout() -> (
+    None
+):
     _, resident = both()
     env: Any = resident.worlds.env
     resident.rollout(5)

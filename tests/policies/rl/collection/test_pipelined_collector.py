@@ -1,4 +1,5 @@
-"""Rollouts of worlds in parts and processes: their numbers, and what is learned of them, are the sequential loop's."""
+"""Rollouts of worlds in parts and processes: their numbers, and what is learned of them, are the
+sequential loop's."""
 
 from __future__ import annotations
 
@@ -26,7 +27,13 @@ from tests.policies.rl.on_policy.test_flow_actor import flowing
 from tests.policies.rl.on_policy.test_token_actor import LEARNING, reading
 
 WORLDS, DECISIONS = 8, 6
-PLACES = [("disaggregated", 1, 1), ("disaggregated", 1, 2), ("disaggregated", 1, 4), ("hybrid", 2, 1), ("hybrid", 2, 2)]
+PLACES = [
+    ("disaggregated", 1, 1),
+    ("disaggregated", 1, 2),
+    ("disaggregated", 1, 4),
+    ("hybrid", 2, 1),
+    ("hybrid", 2, 2),
+]
 PLACED = pytest.mark.parametrize(("kind", "parts", "simulators"), PLACES)
 ROUNDING: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 """Products of other batch sizes are summed in another order."""
@@ -71,7 +78,9 @@ def same(one: ChunkRollout, other: ChunkRollout) -> None:
 
 @PLACED
 @pytest.mark.parametrize("make", [tokens, flow], ids=["tokens", "flow"])
-def test_rollouts_are_those_of_one_process(make: Callable[[], Any], kind: Kind, parts: int, simulators: int) -> None:
+def test_rollouts_are_those_of_one_process(
+    make: Callable[[], Any], kind: Kind, parts: int, simulators: int
+) -> None:
     with (
         collecting(make, PlacementConfig()) as alone,
         collecting(make, PlacementConfig(kind=kind, parts=parts, simulators=simulators)) as apart,
@@ -81,12 +90,15 @@ def test_rollouts_are_those_of_one_process(make: Callable[[], Any], kind: Kind, 
         assert alone.tally.solved == apart.tally.solved
         assert len(alone.tally.solved) > WORLDS, "episodes ended and began anew"
         same(alone.episodes(4, 20, ("success",)), apart.episodes(4, 20, ("success",)))
-        # Of groups all may end before the time: what was begun ahead must not be felt by what comes next.
+        # Of groups all may end before the time: what was begun ahead must not be felt by what comes
+        # next.
         alone.begin()
         apart.begin()
         same(alone.rollout(DECISIONS), apart.rollout(DECISIONS))
         assert alone.worlds.executed == apart.worlds.executed
-        assert torch.equal(torch.as_tensor(alone.state_dict()["generator"]), apart.state_dict()["generator"])
+        assert torch.equal(
+            torch.as_tensor(alone.state_dict()["generator"]), apart.state_dict()["generator"]
+        )
 
 
 @PLACED
@@ -99,18 +111,26 @@ def test_the_update_does_not_depend_on_the_placement(
         try:
             policy = reading()
             worlds = worlds_of(env, policy, 3, count(1000), 0.99)
-            practice = VlaPractice(VlaPracticeConfig(group=group, learning=LEARNING), policy, worlds, 0)
+            practice = VlaPractice(
+                VlaPracticeConfig(group=group, learning=LEARNING), policy, worlds, 0
+            )
             for _ in range(2):
                 practice.rollout(DECISIONS)
             return policy.state_dict()
         finally:
             env.close()
 
-    one, other = learned(PlacementConfig()), learned(PlacementConfig(kind=kind, parts=parts, simulators=simulators))
+    one, other = (
+        learned(PlacementConfig()),
+        learned(PlacementConfig(kind=kind, parts=parts, simulators=simulators)),
+    )
     untaught = reading().state_dict()
     moved = 0.0
     for name, weight in one.items():
-        moved = max(moved, float((weight - untaught[name]).abs().max()) if weight.is_floating_point() else 0.0)
+        moved = max(
+            moved,
+            float((weight - untaught[name]).abs().max()) if weight.is_floating_point() else 0.0,
+        )
         torch.testing.assert_close(weight, other[name], rtol=1e-3, atol=2e-5, msg=name)
     assert moved > 1e-4, "the update is larger than what is allowed for its rounding"
 

@@ -57,7 +57,10 @@ def test_the_interval_is_as_wide_as_the_measurements_scatter() -> None:
 def test_the_simplest_that_is_not_surely_slower_is_recommended(
     collocated: tuple[float, float], hybrid: tuple[float, float], chosen: str
 ) -> None:
-    rates = {name: Rate(sum(one) / 2, *one) for name, one in (("collocated", collocated), ("hybrid", hybrid))}
+    rates = {
+        name: Rate(sum(one) / 2, *one)
+        for name, one in (("collocated", collocated), ("hybrid", hybrid))
+    }
     assert recommended(rates) == chosen
 
 
@@ -84,11 +87,17 @@ def test_all_pieces_are_measured_and_the_worlds_can_go_on() -> None:
 
 
 def test_a_pipeline_is_profiled() -> None:
-    overrides = ["finetune.worlds=4", "finetune.learning.decisions=2", "finetune.learning.practice.critic=[8]"]
+    overrides = [
+        "finetune.worlds=4",
+        "finetune.learning.decisions=2",
+        "finetune.learning.practice.critic=[8]",
+    ]
     found = profile("vla_ppo", overrides, seconds=0.0)
     assert set(found["rates"]) == {"collocated", "disaggregated", "hybrid"}
     assert found["recommended"] in found["rates"]
-    assert all(0.0 < rate["low"] <= rate["steps_per_s"] <= rate["high"] for rate in found["rates"].values())
+    assert all(
+        0.0 < rate["low"] <= rate["steps_per_s"] <= rate["high"] for rate in found["rates"].values()
+    )
 
 
 def test_a_pipeline_without_such_practice_is_refused() -> None:

@@ -50,7 +50,8 @@ def test_progress_begins_anew_with_an_episode_and_goes_on_in_saved_worlds():
     assert first.reward.tolist() == [0.0, 0.0]
     worlds.load_state_dict(worlds.state_dict())
     second = worlds.step(np.array([[1.0], [1.0]], np.float32))
-    # World 0 had solved it and began anew; world 1 came from -.9 to -.4, which is told as its distance.
+    # World 0 had solved it and began anew; world 1 came from -.9 to -.4, which is told as its
+    # distance.
     np.testing.assert_allclose(second.reward, [0.0, 0.5], atol=1e-6)
 
 

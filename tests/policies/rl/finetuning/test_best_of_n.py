@@ -1,4 +1,5 @@
-"""What best of N keeps, how it chooses, and what it looks ahead to, in worlds whose every number is known."""
+"""What best of N keeps, how it chooses, and what it looks ahead to, in worlds whose every number is
+known."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,12 @@ from tests.policies.rl.collection.test_collector import worlds
 from tests.policies.rl.counting import LIMIT
 
 SMALL = BestOfNPracticeConfig(
-    samples=4, backup_samples=4, critic=MlpSizes(hidden=(32,), activation="relu"), updates=20, batch_size=16, warm_up=1
+    samples=4,
+    backup_samples=4,
+    critic=MlpSizes(hidden=(32,), activation="relu"),
+    updates=20,
+    batch_size=16,
+    warm_up=1,
 )
 
 
@@ -80,13 +86,17 @@ def test_the_chunk_with_the_greatest_mean_value_is_chosen_and_executed():
     before = {name: weight.clone() for name, weight in made.critic.state_dict().items()}
     made.config = replace(made.config, updates=0)
     made.rollout(4)
-    assert all(torch.equal(weight, before[name]) for name, weight in made.critic.state_dict().items())
+    assert all(
+        torch.equal(weight, before[name]) for name, weight in made.critic.state_dict().items()
+    )
     table = made._experience.part(2)
     acted = torch.nonzero(table.picked_R >= 0)[:, 0]
     seen, chunks = table.seen[acted], table.chunk_RNHA[acted].float()
     for row in range(len(acted)):
         values = [
-            made.critic(torch.cat([seen[row].flatten(), chunks[row, n, 1:3].flatten()])[None]).mean().item()
+            made.critic(torch.cat([seen[row].flatten(), chunks[row, n, 1:3].flatten()])[None])
+            .mean()
+            .item()
             for n in range(SMALL.samples)
         ]
         picked = int(table.picked_R[acted[row]])
@@ -101,7 +111,9 @@ def test_the_critics_learn_what_chunks_lead_to():
     made.rollout(12)
     table = met(made)
     rows = torch.nonzero(table.seen[:, -1, 0] == 0.0)[:, 0]
-    found = made._values(made.critic, table.seen[rows], made.worlds.executed_part(table.chunk_RNHA[rows].float()))
+    found = made._values(
+        made.critic, table.seen[rows], made.worlds.executed_part(table.chunk_RNHA[rows].float())
+    )
     assert float(found.detach().mean()) == pytest.approx(1.0 + 0.9 * 2.0 + 0.81 * 3.0, abs=0.3)
 
 
@@ -117,7 +129,9 @@ def test_a_rollout_is_the_same_for_the_same_seed_and_others_follow_it(tmp_path: 
     resumed.load_state_dict(state)
     resumed.load_kept(tmp_path)
     assert torch.equal(met(resumed).chunk_RNHA, whole._experience.part(0).chunk_RNHA)
-    assert torch.equal(resumed._experience.acted, torch.nonzero(whole._experience.part(0).picked_R >= 0)[:, 0])
+    assert torch.equal(
+        resumed._experience.acted, torch.nonzero(whole._experience.part(0).picked_R >= 0)[:, 0]
+    )
     resumed.rollout(3)
     assert resumed.done == 2
     assert len(resumed._experience.acted) == len(whole._experience.acted) == 2 * 3 * 2

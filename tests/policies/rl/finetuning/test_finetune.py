@@ -1,4 +1,5 @@
-"""Practice from a saved policy to a saved policy: what it leaves, where it goes on, and when it is stopped."""
+"""Practice from a saved policy to a saved policy: what it leaves, where it goes on, and when it is
+stopped."""
 
 import json
 import shutil
@@ -29,7 +30,9 @@ from tests.policies.rl.counting import Counting
 from tests.policies.rl.test_rl100 import CONFIG as RL100
 
 DPPO = DppoPracticeConfig(
-    walk=DppoConfig(steps=5), learning=OnPolicyConfig(batch_size=60, epochs=2, critic_warm_up=1), critic=(16,)
+    walk=DppoConfig(steps=5),
+    learning=OnPolicyConfig(batch_size=60, epochs=2, critic_warm_up=1),
+    critic=(16,),
 )
 BEST_OF_N = BestOfNPracticeConfig(
     samples=4,
@@ -39,12 +42,18 @@ BEST_OF_N = BestOfNPracticeConfig(
     batch_size=8,
     warm_up=1,
     imitate_every=2,
-    imitation=TrainingConfig(steps=20, learning_rate=1e-3, batch_size=8, warmup_steps=0, log_every=10),
+    imitation=TrainingConfig(
+        steps=20, learning_rate=1e-3, batch_size=8, warmup_steps=0, log_every=10
+    ),
 )
 SMALL = FinetuneConfig(practice=DPPO, rollouts=4, decisions=6, save_every=1, first_seed=0)
 ways = pytest.mark.parametrize(
     "config",
-    [SMALL, replace(SMALL, practice=BEST_OF_N), replace(SMALL, practice=replace(RL100, offline_every=1))],
+    [
+        SMALL,
+        replace(SMALL, practice=BEST_OF_N),
+        replace(SMALL, practice=replace(RL100, offline_every=1)),
+    ],
     ids=["dppo", "best_of_n", "rl100"],
 )
 
@@ -73,7 +82,9 @@ def policy(tmp_path: Path) -> Path:
 def card_of(module: ChunkPolicy) -> PolicyCard:
     one = FieldSpec(shape=(1,))
     fields = {"step": one, "seed": one}
-    return PolicyCard(task="counting", rate_hz=10.0, observation=fields, action=one, model=module.config)  # type: ignore[attr-defined]
+    return PolicyCard(
+        task="counting", rate_hz=10.0, observation=fields, action=one, model=module.config
+    )  # type: ignore[attr-defined]
 
 
 class KilledError(Exception):
@@ -92,7 +103,13 @@ def quiet(done: int, total: int, note: str = "") -> None:
     """Nobody looks."""
 
 
-def practised(policy: Path, out: Path, config: FinetuneConfig = SMALL, progress=lambda *told: None, env=Counting):
+def practised(
+    policy: Path,
+    out: Path,
+    config: FinetuneConfig = SMALL,
+    progress=lambda *told: None,
+    env=Counting,
+):
     out.mkdir(exist_ok=True)
     return finetune(config, policy, lambda: env(3), out, progress, policy.parent / "demos")
 
@@ -103,14 +120,18 @@ def curve(out: Path) -> list[dict[str, float]]:
 
 def test_a_practised_policy_is_a_policy_that_samples_as_it_practised(policy, tmp_path):
     told = []
-    metrics = practised(policy, tmp_path / "out", progress=lambda done, total, note="": told.append((done, total)))
+    metrics = practised(
+        policy, tmp_path / "out", progress=lambda done, total, note="": told.append((done, total))
+    )
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     module, card = load_module(tmp_path / "out")
     before, _ = load_module(policy)
     assert card.model.inference_steps == 5  # type: ignore[union-attr]
     assert len(module.steps) == 5  # type: ignore[attr-defined]
     weights = before.state_dict()
-    assert any(not torch.equal(weight, weights[name]) for name, weight in module.state_dict().items())
+    assert any(
+        not torch.equal(weight, weights[name]) for name, weight in module.state_dict().items()
+    )
     assert torch.equal(module.normalize_action.scale, before.normalize_action.scale)
     entries = curve(tmp_path / "out")
     assert [entry["rollout"] for entry in entries] == [1, 2, 3, 4]
@@ -146,14 +167,23 @@ def test_a_killed_practice_goes_on_behind_its_last_state(config, policy, tmp_pat
 
 @ways
 def test_a_killed_practice_learns_as_much_as_one_that_was_not(config, policy, tmp_path):
-    """New episodes begin where it goes on, so the weights differ, but not by more than practice changes them."""
+    """New episodes begin where it goes on, so the weights differ, but not by more than practice
+    changes them."""
     practised(policy, tmp_path / "whole", config)
     with pytest.raises(KilledError):
         practised(policy, tmp_path / "killed", config, progress=killing(3))
     practised(policy, tmp_path / "killed", config)
-    weights = [load_module(folder)[0].state_dict() for folder in (policy, tmp_path / "whole", tmp_path / "killed")]
+    weights = [
+        load_module(folder)[0].state_dict()
+        for folder in (policy, tmp_path / "whole", tmp_path / "killed")
+    ]
     moved, apart = (
-        float(sum((weights[a][name] - weights[b][name]).double().square().sum() for name in weights[0])) ** 0.5
+        float(
+            sum(
+                (weights[a][name] - weights[b][name]).double().square().sum() for name in weights[0]
+            )
+        )
+        ** 0.5
         for a, b in ((1, 0), (2, 1))
     )
     assert 0.0 < apart < moved
@@ -179,7 +209,9 @@ def test_rl100_with_other_demonstrations_begins_anew(policy, tmp_path):
     shutil.rmtree(policy.parent / "demos")
     write_counted(policy.parent / "demos", episodes=7)
     told = []
-    practised(policy, tmp_path / "out", config, lambda done, total, note="": told.append((done, note)))
+    practised(
+        policy, tmp_path / "out", config, lambda done, total, note="": told.append((done, note))
+    )
     assert next(done for done, note in told if note.startswith("success")) == 1
 
 
@@ -202,9 +234,13 @@ class Indifferent(Counting):
 
 
 def test_practice_that_teaches_nothing_is_stopped(policy, tmp_path):
-    still = replace(DPPO, learning=replace(DPPO.learning, critic_rate=0.0, trace=0.0, actor_rate=0.0))
+    still = replace(
+        DPPO, learning=replace(DPPO.learning, critic_rate=0.0, trace=0.0, actor_rate=0.0)
+    )
     config = replace(SMALL, rollouts=20, practice=still)
-    with pytest.raises(HandoffError, match="no weight of the policy has moved in the last 3 rollouts"):
+    with pytest.raises(
+        HandoffError, match="no weight of the policy has moved in the last 3 rollouts"
+    ):
         practised(policy, tmp_path / "out", config, env=Indifferent)
 
 
@@ -216,15 +252,21 @@ def test_values_that_explode_stop_it(policy, tmp_path):
 
 
 def test_rl100_without_demonstrations_is_refused(policy, tmp_path):
-    with pytest.raises(HandoffError, match="rl100 learns from demonstrations, too, and none were given"):
-        finetune(replace(SMALL, practice=RL100), policy, lambda: Counting(3), tmp_path / "out", quiet)
+    with pytest.raises(
+        HandoffError, match="rl100 learns from demonstrations, too, and none were given"
+    ):
+        finetune(
+            replace(SMALL, practice=RL100), policy, lambda: Counting(3), tmp_path / "out", quiet
+        )
 
 
 def test_a_policy_that_does_not_denoise_is_refused(policy, tmp_path):
     from policies.families.behaviour_cloning import BehaviourCloningPolicy
     from policies.policy_config import BehaviourCloningConfig
 
-    config = BehaviourCloningConfig(anchor_field=None, n_obs_steps=2, horizon=4, n_action_steps=2, hidden=(8,))
+    config = BehaviourCloningConfig(
+        anchor_field=None, n_obs_steps=2, horizon=4, n_action_steps=2, hidden=(8,)
+    )
     module = BehaviourCloningPolicy(config, Shapes({"step": (0, 1), "seed": (1, 2)}, 1, None, {}))
     save_policy(policy, card_of(module), module.state_dict())
     with pytest.raises(HandoffError, match="expected a diffusion or flow policy"):

@@ -40,7 +40,9 @@ def silent(config: BehaviourConfig, horizon: int = 2, entries: int = 1) -> Gener
 def row(extra: dict[str, Tensor], rows: int = 2) -> Transitions:
     none = torch.zeros(rows)
     seen = Seen(torch.zeros(rows, 3))
-    return Transitions(seen, torch.zeros(rows, 2), none, none, seen, none.bool(), none.bool(), none, extra)
+    return Transitions(
+        seen, torch.zeros(rows, 2), none, none, seen, none.bool(), none.bool(), none, extra
+    )
 
 
 def test_ten_levels_leave_almost_no_signal() -> None:
@@ -51,7 +53,9 @@ def test_ten_levels_leave_almost_no_signal() -> None:
 
 def test_every_level_multiplies_by_the_discretised_beta() -> None:
     alpha_K, _ = vp_schedule(10, 0.1, 20.0)
-    kept = torch.tensor([math.exp(-0.1 / 10 - 0.5 * 19.9 * (2 * k - 1) / 100) for k in range(1, 11)])
+    kept = torch.tensor(
+        [math.exp(-0.1 / 10 - 0.5 * 19.9 * (2 * k - 1) / 100) for k in range(1, 11)]
+    )
     torch.testing.assert_close(alpha_K**2, kept.cumprod(0), rtol=1e-5, atol=1e-9)
 
 
@@ -88,7 +92,11 @@ def test_a_flow_without_velocity_answers_its_noise() -> None:
 
 
 def test_only_ddpm_draws_at_every_step() -> None:
-    for config, count in ((FLOW, 1), (DIFFUSION, 11), (BehaviourConfig(kind="diffusion", eta=0.0), 1)):
+    for config, count in (
+        (FLOW, 1),
+        (DIFFUSION, 11),
+        (BehaviourConfig(kind="diffusion", eta=0.0), 1),
+    ):
         assert GenerativeActor(3, 2, 1, config).noise(5, drawn()).shape == (count, 5, 2, 1)
 
 
@@ -101,7 +109,9 @@ def test_both_kinds_learn_two_modes(config: BehaviourConfig) -> None:
     generator = drawn()
     for _ in range(800):
         sign_B1 = torch.randint(2, (128, 1), generator=generator) * 2.0 - 1.0
-        loss = actor.loss(torch.zeros(128, 1), 0.5 * sign_B1.expand(-1, 2), torch.ones(128, 2), generator)
+        loss = actor.loss(
+            torch.zeros(128, 1), 0.5 * sign_B1.expand(-1, 2), torch.ones(128, 2), generator
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -130,7 +140,9 @@ def test_without_chance_every_row_has_the_same_noise() -> None:
 def test_single_actions_are_all_executed_and_chunks_need_to_say() -> None:
     torch.testing.assert_close(executed(row({}), 1), torch.ones(2, 1))
     valid_BH = torch.tensor([[True, True], [True, False]])
-    torch.testing.assert_close(executed(row({"valid_BH": valid_BH}), 2), torch.tensor([[1.0, 1.0], [1.0, 0.0]]))
+    torch.testing.assert_close(
+        executed(row({"valid_BH": valid_BH}), 2), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+    )
     for extra, horizon in (({}, 2), ({"valid_BH": valid_BH}, 3), ({"valid_BH": valid_BH}, 1)):
         with pytest.raises(HandoffError, match="valid_BH"):
             executed(row(extra), horizon)

@@ -1,4 +1,5 @@
-"""Efficient diffusion policies: schedules, the one-step guess, the forms of the loss, and what acting chooses."""
+"""Efficient diffusion policies: schedules, the one-step guess, the forms of the loss, and what
+acting chooses."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,12 +21,18 @@ SIZES = Sizes(observation=1, action=1)
 
 
 def small(**options: Any) -> EdpConfig:
-    plain: dict[str, Any] = {"levels": 10, "hidden": (32, 32), "candidates": 4, "learning_rate": 3e-3}
+    plain: dict[str, Any] = {
+        "levels": 10,
+        "hidden": (32, 32),
+        "candidates": 4,
+        "learning_rate": 3e-3,
+    }
     return EdpConfig(critic=TINY, value_network=TINY, **(plain | options))
 
 
 def bandit(rows: int, number: int = 0) -> Transitions:
-    """One state; half of the actions are -.6 and half .6, and what is paid is the action; then it is over."""
+    """One state; half of the actions are -.6 and half .6, and what is paid is the action; then it
+    is over."""
     rng = np.random.default_rng(number)
     action = torch.from_numpy(rng.choice(np.array([-0.6, 0.6], np.float32), size=rows))
     none, zero = torch.zeros(rows, dtype=torch.bool), torch.zeros(rows)
@@ -53,7 +60,10 @@ def test_the_linear_schedule_is_ddpms_at_1000_levels():
 
 
 def test_the_grid_over_the_cosine_schedule_is_that_of_ddpm():
-    ours, theirs = sampler_grid(noise_schedule(EdpConfig(schedule="cosine", levels=20))), ddpm_grid(20, 1.0, "epsilon")
+    ours, theirs = (
+        sampler_grid(noise_schedule(EdpConfig(schedule="cosine", levels=20))),
+        ddpm_grid(20, 1.0, "epsilon"),
+    )
     for name in ("timestep_K", "alpha_K", "next_sigma_K", "std_K"):
         assert torch.allclose(getattr(ours, name).float(), getattr(theirs, name).float(), atol=1e-5)
 
@@ -66,7 +76,9 @@ def test_few_steps_begin_at_pure_noise_and_end_clean_without_noise_of_their_own(
 
 
 def test_more_steps_than_levels_are_refused():
-    with pytest.raises(HandoffError, match="11 steps of the sampler, expected 1 to the schedule's 10 levels"):
+    with pytest.raises(
+        HandoffError, match="11 steps of the sampler, expected 1 to the schedule's 10 levels"
+    ):
         Edp(small(steps=11), SIZES)
 
 
@@ -131,7 +143,9 @@ def test_the_actors_loss_leaves_no_gradient_in_the_critics():
 
 @pytest.mark.parametrize("objective", ["td3", "crr", "iql"])
 def test_q_draws_the_actor_to_what_pays(objective: Any):
-    learner = Edp(small(objective=objective, inverse_temperature=5.0, candidates=1, steps=5, tau=0.05), SIZES)
+    learner = Edp(
+        small(objective=objective, inverse_temperature=5.0, candidates=1, steps=5, tau=0.05), SIZES
+    )
     for number in range(200):
         learner.update([bandit(32, number)])
     assert drawn(learner).mean() > 0.15

@@ -35,7 +35,14 @@ def batch(seed: int = 0, rows: int = 6, reward: float = 1.0) -> Transitions:
     first, after, action = (torch.randn(rows, size, generator=generator) for size in (3, 3, 2))
     none = torch.zeros(rows, dtype=torch.bool)
     return Transitions(
-        Seen(first), action.tanh(), torch.full((rows,), reward), torch.full((rows,), 0.9), Seen(after), none, none, none
+        Seen(first),
+        action.tanh(),
+        torch.full((rows,), reward),
+        torch.full((rows,), 0.9),
+        Seen(after),
+        none,
+        none,
+        none,
     )
 
 
@@ -46,9 +53,14 @@ def weights(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 def test_the_density_of_an_edit_integrates_to_one() -> None:
     beta, mean, log_std = 0.3, 0.2, math.log(0.6)
     raw = torch.linspace(-6.0, 6.0, 20001)[:, None]
-    draw = Draw(torch.tanh(raw), tanh_normal_log_prob((raw - mean) / 0.6, torch.full_like(raw, log_std), raw))
+    draw = Draw(
+        torch.tanh(raw),
+        tanh_normal_log_prob((raw - mean) / 0.6, torch.full_like(raw, log_std), raw),
+    )
     edit = scaled(draw, beta)
-    assert float(torch.trapezoid(edit.log_prob_B.exp(), edit.action_BA[:, 0])) == pytest.approx(1.0, abs=1e-3)
+    assert float(torch.trapezoid(edit.log_prob_B.exp(), edit.action_BA[:, 0])) == pytest.approx(
+        1.0, abs=1e-3
+    )
 
 
 def test_scaling_by_beta_takes_the_log_of_beta_per_entry_off() -> None:
@@ -60,7 +72,9 @@ def test_scaling_by_beta_takes_the_log_of_beta_per_entry_off() -> None:
 @pytest.mark.parametrize(("beta", "offset"), [(0.05, -2.3026), (0.3, -0.5108), (0.5, 0.0)])
 def test_the_target_entropy_moves_with_beta(beta: float, offset: float) -> None:
     assert edit_target_entropy(2, beta) == pytest.approx(2 * (offset - 0.5), abs=1e-3)
-    assert learner(replace(CONFIG, beta=beta)).target_entropy == pytest.approx(2 * (offset - 0.5), abs=1e-3)
+    assert learner(replace(CONFIG, beta=beta)).target_entropy == pytest.approx(
+        2 * (offset - 0.5), abs=1e-3
+    )
 
 
 def test_edits_stay_within_beta_and_actions_within_one() -> None:
@@ -71,11 +85,17 @@ def test_edits_stay_within_beta_and_actions_within_one() -> None:
     distance = (edited_BNA - base_BNA).abs()
     assert 0.0 < float(distance.max()) <= 0.2 + 1e-6
     assert float(candidate_BNA.abs().max()) <= 1.0
-    torch.testing.assert_close(edited(torch.tensor([0.9, -0.5]), torch.tensor([0.2, 0.2])), torch.tensor([1.0, -0.3]))
+    torch.testing.assert_close(
+        edited(torch.tensor([0.9, -0.5]), torch.tensor([0.2, 0.2])), torch.tensor([1.0, -0.3])
+    )
 
 
 def test_without_edits_the_base_alone_is_asked() -> None:
-    assert learner(replace(CONFIG, edits=False)).candidates(torch.randn(5, 3), 3, None).shape == (5, 3, 2)
+    assert learner(replace(CONFIG, edits=False)).candidates(torch.randn(5, 3), 3, None).shape == (
+        5,
+        3,
+        2,
+    )
 
 
 def test_acting_takes_the_candidate_that_all_critics_together_prefer() -> None:
@@ -88,7 +108,9 @@ def test_acting_takes_the_candidate_that_all_critics_together_prefer() -> None:
             expo.networks.critic(torch.cat([features[row], candidate])[None]).mean().item()
             for candidate in candidate_BNA[row]
         ]
-        np.testing.assert_allclose(action_NA[row], candidate_BNA[row, int(np.argmax(values))].numpy(), atol=1e-6)
+        np.testing.assert_allclose(
+            action_NA[row], candidate_BNA[row, int(np.argmax(values))].numpy(), atol=1e-6
+        )
 
 
 def test_acting_repeats_itself_without_chance_and_does_not_with() -> None:
@@ -102,7 +124,9 @@ def test_acting_repeats_itself_without_chance_and_does_not_with() -> None:
 
 def test_the_target_is_the_greatest_of_the_candidates_least_of_two_values() -> None:
     expo, features, candidate_BNA = learner(), torch.randn(5, 3), torch.randn(5, 6, 2).tanh()
-    torch.nn.init.normal_(expo.networks.critic_target.biases[-1], generator=torch.Generator().manual_seed(1))
+    torch.nn.init.normal_(
+        expo.networks.critic_target.biases[-1], generator=torch.Generator().manual_seed(1)
+    )
     expo._generator.manual_seed(3)
     value_B, best_B = expo.greatest_value(features, candidate_BNA)
     pair = torch.randperm(4, generator=torch.Generator().manual_seed(3))[:2]
@@ -118,7 +142,9 @@ def test_the_policy_backup_values_one_edited_sample() -> None:
     features, candidate_BNA = torch.randn(5, 3), torch.randn(5, 2, 2).tanh()
     value_B, _ = expo.greatest_value(features, candidate_BNA)
     with torch.no_grad():
-        value_EB = expo.networks.critic_target(torch.cat([features, candidate_BNA[:, 1]], dim=1))[..., 0]
+        value_EB = expo.networks.critic_target(torch.cat([features, candidate_BNA[:, 1]], dim=1))[
+            ..., 0
+        ]
     torch.testing.assert_close(value_B, value_EB.amin(dim=0))
 
 
@@ -152,7 +178,9 @@ def test_the_base_never_learns_of_rewards() -> None:
 
 
 def test_the_edit_climbs_the_critics() -> None:
-    expo = learner(replace(CONFIG, sac=replace(CONFIG.sac, init_temperature=1e-6, actor_learning_rate=3e-3)))
+    expo = learner(
+        replace(CONFIG, sac=replace(CONFIG.sac, init_temperature=1e-6, actor_learning_rate=3e-3))
+    )
     data = batch(rows=64)
 
     def gain() -> float:
@@ -188,9 +216,15 @@ def test_a_resumed_run_goes_on_bit_by_bit() -> None:
 
 def test_imitation_moves_the_base_alone() -> None:
     expo = learner()
-    before = {name: parameter.detach().clone() for name, parameter in expo.networks.named_parameters()}
+    before = {
+        name: parameter.detach().clone() for name, parameter in expo.networks.named_parameters()
+    }
     expo.imitate(batch())
-    moved = {name for name, parameter in expo.networks.named_parameters() if not torch.equal(parameter, before[name])}
+    moved = {
+        name
+        for name, parameter in expo.networks.named_parameters()
+        if not torch.equal(parameter, before[name])
+    }
     assert moved
     assert all(name.startswith("base.") for name in moved)
 

@@ -1,4 +1,5 @@
-"""Q-chunking: targets of chunks, the choice among chunks, the one-step actor, and chunks carried out in worlds."""
+"""Q-chunking: targets of chunks, the choice among chunks, the one-step actor, and chunks carried
+out in worlds."""
 
 from dataclasses import replace
 
@@ -28,12 +29,22 @@ def learner(config: QChunkingConfig = CONFIG, seed: int = 0) -> QChunking:
 
 def batch(seed: int = 0, rows: int = 6, horizon: int = 2) -> Transitions:
     generator = torch.Generator().manual_seed(seed)
-    first, after, action = (torch.randn(rows, size, generator=generator) for size in (1, 1, horizon))
+    first, after, action = (
+        torch.randn(rows, size, generator=generator) for size in (1, 1, horizon)
+    )
     none, valid_BH = torch.zeros(rows, dtype=torch.bool), torch.ones(rows, horizon)
     valid_BH[0, 1:] = 0.0
     one = torch.ones(rows)
     return Transitions(
-        Seen(first), action.tanh(), one, 0.81 * one, Seen(after), none, none, none, {"valid_BH": valid_BH}
+        Seen(first),
+        action.tanh(),
+        one,
+        0.81 * one,
+        Seen(after),
+        none,
+        none,
+        none,
+        {"valid_BH": valid_BH},
     )
 
 
@@ -59,9 +70,12 @@ def test_the_critics_loss_of_chunks_by_hand(monkeypatch: pytest.MonkeyPatch) -> 
     qc = learner()
     for parameter in qc.networks.critic.parameters():
         parameter.data.zero_()
-    monkeypatch.setattr(qc, "value", lambda critic, features_BF, chunk_BD: torch.full((len(chunk_BD),), 8.0))
+    monkeypatch.setattr(
+        qc, "value", lambda critic, features_BF, chunk_BD: torch.full((len(chunk_BD),), 8.0)
+    )
     losses, _ = qc.losses(three_steps(2))
-    # 1 + 2 / 2 + 8 / 4 = 4, then 2 + 4 / 2 and the end of the task = 4; the last chunk has no second action.
+    # 1 + 2 / 2 + 8 / 4 = 4, then 2 + 4 / 2 and the end of the task = 4; the last chunk has no
+    # second action.
     assert losses["critic"].item() == pytest.approx((4.0**2 + 4.0**2 + 0.0) / 3)
 
 
@@ -80,13 +94,17 @@ def test_a_chunk_over_the_end_trains_no_critic() -> None:
 
 def test_the_target_values_the_policys_chunk_by_the_mean_of_the_slow_critics() -> None:
     qc, data = learner(), batch()
-    torch.nn.init.normal_(qc.networks.critic_target.biases[-1], generator=torch.Generator().manual_seed(1))
+    torch.nn.init.normal_(
+        qc.networks.critic_target.biases[-1], generator=torch.Generator().manual_seed(1)
+    )
     qc._generator.manual_seed(0)
     _, metrics = qc.losses(data)
     qc._generator.manual_seed(0)
     chunk_BD = qc.chunk(data.next_seen.vector_BO, qc._generator)
     with torch.no_grad():
-        value_B = qc.networks.critic_target(torch.cat([data.next_seen.vector_BO, chunk_BD], dim=1))[..., 0].mean(dim=0)
+        value_B = qc.networks.critic_target(torch.cat([data.next_seen.vector_BO, chunk_BD], dim=1))[
+            ..., 0
+        ].mean(dim=0)
     assert float(metrics["target"]) == pytest.approx(float((1.0 + 0.81 * value_B).mean()), rel=1e-5)
 
 
@@ -98,7 +116,8 @@ def test_the_best_of_the_behaviours_chunks_is_taken() -> None:
     sample_BND = behaviour.sample(features.repeat_interleave(4, dim=0), noise).view(5, 4, 2)
     for row in range(5):
         values = [
-            float(qc.networks.critic(torch.cat([features[row], sample])[None]).mean()) for sample in sample_BND[row]
+            float(qc.networks.critic(torch.cat([features[row], sample])[None]).mean())
+            for sample in sample_BND[row]
         ]
         torch.testing.assert_close(chunk_BD[row], sample_BND[row, int(np.argmax(values))])
 
@@ -134,12 +153,16 @@ def test_the_one_step_actor_is_told_off_for_its_distance_and_rewarded_by_value()
     chunk_BD = net.one_step(torch.cat([features, noise[0].flatten(1)], dim=1))[0]
     distance = (chunk_BD - net.behaviour.sample(features, noise)).square().mean()
     value = net.critic(torch.cat([features, chunk_BD.clamp(-1.0, 1.0)], dim=1)).mean()
-    assert float(loss.detach()) == pytest.approx(float((10.0 * distance - value).detach()), rel=1e-5)
+    assert float(loss.detach()) == pytest.approx(
+        float((10.0 * distance - value).detach()), rel=1e-5
+    )
     loss.backward()
     assert all(parameter.grad is None for parameter in net.critic.parameters())
     assert all(parameter.grad is None for parameter in net.behaviour.parameters())
     assert any(
-        bool(parameter.grad.abs().sum() > 0) for parameter in net.one_step.parameters() if parameter.grad is not None
+        bool(parameter.grad.abs().sum() > 0)
+        for parameter in net.one_step.parameters()
+        if parameter.grad is not None
     )
 
 
@@ -153,15 +176,23 @@ def test_a_resumed_run_goes_on_bit_by_bit(config: QChunkingConfig) -> None:
     resumed.load_state_dict(first.state_dict())
     for number in range(2, 4):
         resumed.update([batch(number)])
-    for one, other in zip(straight.networks.parameters(), resumed.networks.parameters(), strict=True):
+    for one, other in zip(
+        straight.networks.parameters(), resumed.networks.parameters(), strict=True
+    ):
         assert torch.equal(one, other)
 
 
 def test_imitation_moves_the_behaviour_alone() -> None:
     qc = learner(ONE_STEP)
-    before = {name: parameter.detach().clone() for name, parameter in qc.networks.named_parameters()}
+    before = {
+        name: parameter.detach().clone() for name, parameter in qc.networks.named_parameters()
+    }
     qc.imitate(batch())
-    moved = {name for name, parameter in qc.networks.named_parameters() if not torch.equal(parameter, before[name])}
+    moved = {
+        name
+        for name, parameter in qc.networks.named_parameters()
+        if not torch.equal(parameter, before[name])
+    }
     assert moved
     assert all(name.startswith("behaviour.") for name in moved)
 
@@ -187,7 +218,12 @@ class Counting:
         self.asked.append(worlds)
         for world in worlds:
             self.given[world] += 1
-        return np.array([[100 * world + 10 * self.given[world] + place for place in range(3)] for world in worlds])
+        return np.array(
+            [
+                [100 * world + 10 * self.given[world] + place for place in range(3)]
+                for world in worlds
+            ]
+        )
 
 
 WORLDS = np.array([[0.0], [1.0]])
@@ -205,7 +241,9 @@ def test_a_world_that_ends_within_a_chunk_gets_a_new_one_and_others_go_on() -> N
 
 def test_chunks_of_one_action_look_at_every_step() -> None:
     asked = []
-    loop = OpenLoop(lambda vector, draw: asked.append(len(vector)) or np.zeros((len(vector), 2)), 2, 1)
+    loop = OpenLoop(
+        lambda vector, draw: asked.append(len(vector)) or np.zeros((len(vector), 2)), 2, 1
+    )
     for _ in range(3):
         assert loop.act(WORLDS).shape == (2, 2)
     assert asked == [2, 2, 2]

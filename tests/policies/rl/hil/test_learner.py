@@ -1,4 +1,5 @@
-"""The learner's process, without its death: what it takes, refuses, publishes, saves and resumes."""
+"""The learner's process, without its death: what it takes, refuses, publishes, saves and
+resumes."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def entry(number: int, rows: int = 3, journal: str = JOURNAL) -> Sent:
     seen = np.random.default_rng(number).uniform(-0.5, 0.5, (rows, 7))
     last, persons = step % 12 == 11, step % 4 == 3
     still, none = np.zeros((rows, 3)), np.zeros(rows)
-    steps = plain_steps(step // 12, step % 12, seen, still, last, seen + 0.01, last, none, intervention=persons)
+    steps = plain_steps(
+        step // 12, step % 12, seen, still, last, seen + 0.01, last, none, intervention=persons
+    )
     return Sent(journal, number, steps)
 
 
@@ -49,7 +52,9 @@ def ask(connection: Connection, message: Message | bytes | str) -> Message | str
 
 def connected(serving: Serving, token: str = TOKEN) -> Connection:
     headers = {"Authorization": f"Api-Key {token}"}
-    return connect(f"ws://127.0.0.1:{serving.port}", additional_headers=headers, compression=None, proxy=None)
+    return connect(
+        f"ws://127.0.0.1:{serving.port}", additional_headers=headers, compression=None, proxy=None
+    )
 
 
 @pytest.fixture
@@ -58,12 +63,17 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
         yield running
 
 
-def test_resent_entries_are_taken_once_and_those_that_come_too_early_not_at_all(serving: Serving) -> None:
+def test_resent_entries_are_taken_once_and_those_that_come_too_early_not_at_all(
+    serving: Serving,
+) -> None:
     with connected(serving) as connection:
         assert ask(connection, Hello(JOURNAL, 0)) == Taken(-1)
         for number, taken in ((0, 0), (1, 1), (1, 1), (0, 1), (2, 2), (2, 2)):
             assert ask(connection, entry(number)) == Taken(taken)
-        assert ask(connection, entry(4)) == "steps: entry 4 of journal 00000000000000aa, expected 3. Were some dropped?"
+        assert (
+            ask(connection, entry(4))
+            == "steps: entry 4 of journal 00000000000000aa, expected 3. Were some dropped?"
+        )
     with connected(serving) as again:
         assert ask(again, Hello(JOURNAL, 0)) == Taken(2)
         for number, taken in ((3, 3), (2, 3), (4, 4)):
@@ -78,7 +88,9 @@ def test_what_is_acknowledged_is_in_the_log_already(serving: Serving) -> None:
         ask(connection, Hello(JOURNAL, 0))
         frame = encode(entry(0))
         assert ask(connection, frame) == Taken(0)
-        assert frame in b"".join(file.read_bytes() for file in (serving.folder / "received").glob("*.log"))
+        assert frame in b"".join(
+            file.read_bytes() for file in (serving.folder / "received").glob("*.log")
+        )
 
 
 def test_who_has_not_the_token_is_refused(serving: Serving) -> None:
@@ -117,7 +129,10 @@ def test_steps_of_another_task_are_refused(serving: Serving) -> None:
 
 
 def test_an_actor_is_sent_the_newest_parameters_and_pauses(tmp_path: Path) -> None:
-    with Serving(tmp_path, pause=lambda counters: counters.steps >= 3) as serving, connected(serving) as connection:
+    with (
+        Serving(tmp_path, pause=lambda counters: counters.steps >= 3) as serving,
+        connected(serving) as connection,
+    ):
         connection.send(encode(Hello(JOURNAL, 0)))
         assert decode(connection.recv(timeout=LONG)) == Taken(-1)
         first = decode(connection.recv(timeout=LONG))
@@ -128,7 +143,8 @@ def test_an_actor_is_sent_the_newest_parameters_and_pauses(tmp_path: Path) -> No
         assert all(np.array_equal(first.arrays[name], expected[name]) for name in expected)
         for number in range(6):
             connection.send(encode(entry(number)))
-        # 18 steps, of which 10 come before the first update, allow 16 updates; published are every fifth.
+        # 18 steps, of which 10 come before the first update, allow 16 updates; published are every
+        # fifth.
         seen: list[Message] = []
         while not (seen and isinstance(seen[-1], Parameters) and seen[-1].version == 10**9 + 15):
             seen.append(decode(connection.recv(timeout=LONG)))
@@ -187,7 +203,9 @@ def test_a_resumed_training_goes_on_bit_by_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("saved", [(), ("replay",), ("replay", "demos")])
-def test_a_crash_between_the_parts_of_a_checkpoint_doubles_nothing(tmp_path: Path, saved: tuple[str, ...]) -> None:
+def test_a_crash_between_the_parts_of_a_checkpoint_doubles_nothing(
+    tmp_path: Path, saved: tuple[str, ...]
+) -> None:
     first = training(tmp_path)
     give(first, 0, 1)
     first.checkpoint()
@@ -217,7 +235,9 @@ def test_a_crash_before_the_first_checkpoint_loses_nothing(tmp_path: Path) -> No
 def test_the_log_is_dropped_behind_a_checkpoint_and_its_numbers_go_on(tmp_path: Path) -> None:
     replay, demos = buffers()
     config = LearnerConfig(log_bytes=1)
-    one = Training(tmp_path, sac(), replay, demos, ONLINE, config, seed=0, publish=sac_actor, rewrite=None)
+    one = Training(
+        tmp_path, sac(), replay, demos, ONLINE, config, seed=0, publish=sac_actor, rewrite=None
+    )
     give(one, 0, 1, 2)
     assert len(list((tmp_path / "received").glob("*.log"))) == 4
     one.checkpoint()
@@ -232,7 +252,8 @@ def test_the_log_is_dropped_behind_a_checkpoint_and_its_numbers_go_on(tmp_path: 
 
 
 def test_rewards_of_rlif_survive_a_crash(tmp_path: Path) -> None:
-    """A person steps in at every fourth step, so the steps before them have reward -1; the last one waits."""
+    """A person steps in at every fourth step, so the steps before them have reward -1; the last one
+    waits."""
     first = training(tmp_path, rewrite=InterventionReward(RlifConfig()))
     give(first, 0)
     first.checkpoint()
@@ -268,7 +289,11 @@ def test_demonstrations_that_arrive_are_no_steps_of_the_training(tmp_path: Path)
     for message in (Hello(JOURNAL, 0), sent):
         one.inbox.put(encode(message), message)
     one.receive()
-    assert (one.counters.steps, len(one.buffers["replay"]), len(one.buffers["demos"])) == (0, 0, before + 3)
+    assert (one.counters.steps, len(one.buffers["replay"]), len(one.buffers["demos"])) == (
+        0,
+        0,
+        before + 3,
+    )
     one.inbox.close()
 
 
@@ -289,7 +314,10 @@ def test_metrics_and_picture_are_written_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
-    with Serving(tmp_path / "a") as serving, pytest.raises(HandoffError, match="Does another learner run there"):
+    with (
+        Serving(tmp_path / "a") as serving,
+        pytest.raises(HandoffError, match="Does another learner run there"),
+    ):
         train(tmp_path / "b", sac(), *buffers(), ONLINE, LearnerConfig(port=serving.port), TOKEN)
 
 

@@ -12,8 +12,11 @@ from robots.errors import HandoffError
 from robots.wire.steps import Steps, chosen, plain_steps
 
 
-def episode(interventions: str, *, number: int = 0, end: str = "terminated", reward: float = 7.0) -> Steps:
-    """An episode with a person (P) or the learner (.) at every step; observations count the steps."""
+def episode(
+    interventions: str, *, number: int = 0, end: str = "terminated", reward: float = 7.0
+) -> Steps:
+    """An episode with a person (P) or the learner (.) at every step; observations count the
+    steps."""
     n = len(interventions)
     last = np.arange(n) == n - 1
     count = np.arange(n, dtype=np.float32)[:, None]
@@ -105,7 +108,10 @@ def test_as_in_the_code_only_the_last_step_of_every_intervention_is_kept() -> No
 
 
 def test_the_penalty_is_as_configured() -> None:
-    assert streamed(InterventionReward(RlifConfig(reward=-0.5)), episode(".P")).reward.tolist() == [-0.5, 0]
+    assert streamed(InterventionReward(RlifConfig(reward=-0.5)), episode(".P")).reward.tolist() == [
+        -0.5,
+        0,
+    ]
 
 
 def test_what_is_held_back_survives_a_restart() -> None:

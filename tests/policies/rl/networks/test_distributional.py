@@ -1,12 +1,22 @@
 import pytest
 import torch
 
-from policies.rl.networks.distributional import cross_entropy, even_atoms, mean_value, project, symexp, symlog, two_hot
+from policies.rl.networks.distributional import (
+    cross_entropy,
+    even_atoms,
+    mean_value,
+    project,
+    symexp,
+    symlog,
+    two_hot,
+)
 from robots.errors import HandoffError
 
 
 def random_distributions(rows: int, atoms: int, seed: int) -> torch.Tensor:
-    return torch.softmax(3 * torch.randn(rows, atoms, generator=torch.Generator().manual_seed(seed)), dim=1)
+    return torch.softmax(
+        3 * torch.randn(rows, atoms, generator=torch.Generator().manual_seed(seed)), dim=1
+    )
 
 
 # Invariant (g) 3.
@@ -27,7 +37,9 @@ def test_projection_keeps_the_mean_inside_the_support():
     discount = torch.rand(1000, generator=chance)
     reward = (1 - discount) * 10 * (2 * torch.rand(1000, generator=chance) - 1)
     found = mean_value(project(probability, reward, discount, atoms), atoms)
-    torch.testing.assert_close(found, reward + discount * mean_value(probability, atoms), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        found, reward + discount * mean_value(probability, atoms), atol=1e-4, rtol=0
+    )
 
 
 def test_a_delta_that_lands_on_an_atom_stays_whole():

@@ -1,4 +1,5 @@
-"""Networks of the reinforcement learners: passes by hand against autograd, Polyak averaging, features."""
+"""Networks of the reinforcement learners: passes by hand against autograd, Polyak averaging,
+features."""
 
 import itertools
 from typing import Any
@@ -40,7 +41,9 @@ def passes_agree(
         torch.testing.assert_close(made(inputs, asked) if head else made.hidden(inputs, asked), own)
     upstream = torch.randn_like(own)
     leaves = [inputs, *(parameter for kind in layers for parameter in kind)]
-    gradients, references = (torch.autograd.grad(answer, leaves, upstream) for answer in (own, plain))
+    gradients, references = (
+        torch.autograd.grad(answer, leaves, upstream) for answer in (own, plain)
+    )
     for gradient, reference in zip(gradients, references, strict=True):
         torch.testing.assert_close(gradient, reference, rtol=tolerance, atol=tolerance)
 
@@ -49,13 +52,23 @@ def passes_agree(
 @pytest.mark.parametrize("members", [None, [2, 0], [1]])
 @pytest.mark.parametrize("shared", [True, False])
 def test_passes_by_hand_equal_autograd(
-    activation: str, layer_norm: bool, hidden: tuple[int, ...], members: list[int] | None, shared: bool
+    activation: str,
+    layer_norm: bool,
+    hidden: tuple[int, ...],
+    members: list[int] | None,
+    shared: bool,
 ) -> None:
     for outputs, head in ((1, True), (2, True), *(((2, False),) if hidden else ())):
         made = network(activation, layer_norm, hidden, outputs=outputs)
         shape = (6, 5) if shared else (3 if members is None else len(members), 6, 5)
         for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
-            passes_agree(made.to(dtype), torch.randn(shape, dtype=dtype, requires_grad=True), members, head, tolerance)
+            passes_agree(
+                made.to(dtype),
+                torch.randn(shape, dtype=dtype, requires_grad=True),
+                members,
+                head,
+                tolerance,
+            )
 
 
 def test_one_member_is_passed_like_many() -> None:

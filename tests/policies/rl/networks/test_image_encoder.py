@@ -4,7 +4,14 @@ import torch
 from torch import nn
 
 from policies.rl.networks.config import EncoderConfig, MlpSizes
-from policies.rl.networks.image_encoder import Encoder, SpatialEmbeddings, augmented, looked_at, random_shift, shifted
+from policies.rl.networks.image_encoder import (
+    Encoder,
+    SpatialEmbeddings,
+    augmented,
+    looked_at,
+    random_shift,
+    shifted,
+)
 from policies.rl.off_policy.config import GripperConfig, SacConfig
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.transitions import Seen, Sizes, Transitions
@@ -44,7 +51,9 @@ def minibatch(rows: int, seed: int = 0, sizes: Sizes = SIZES) -> Transitions:
 def learner(gripper: bool = False, seed: int = 0, **options) -> Sac:
     sizes = MlpSizes(hidden=(16,))
     hand = GripperConfig(network=sizes) if gripper else None
-    return Sac(SacConfig(critic=sizes, actor=sizes, encoder=SMALL, gripper=hand, **options), SIZES, seed)
+    return Sac(
+        SacConfig(critic=sizes, actor=sizes, encoder=SMALL, gripper=hand, **options), SIZES, seed
+    )
 
 
 def parameters(module: nn.Module) -> torch.Tensor:
@@ -71,8 +80,12 @@ def test_spatial_embeddings_by_hand():
 
 
 def test_serls_small_encoder_has_its_published_shapes():
-    encoder = Encoder(EncoderConfig(), Sizes(observation=3, action=2, pictures=(("wrist", 128, 128),)))
-    weights = {name: tuple(weight.shape) for name, weight in encoder.pictures["wrist"].named_parameters()}
+    encoder = Encoder(
+        EncoderConfig(), Sizes(observation=3, action=2, pictures=(("wrist", 128, 128),))
+    )
+    weights = {
+        name: tuple(weight.shape) for name, weight in encoder.pictures["wrist"].named_parameters()
+    }
     assert weights["backbone.6.weight"] == (256, 128, 3, 3)
     assert weights["embeddings.place_ECHW"] == (8, 256, 7, 7)
     assert weights["reduce.0.weight"] == (256, 2048)
@@ -93,7 +106,11 @@ def test_every_offset_is_drawn_alike_and_rows_differ():
     # One bright pixel in the middle of 5 x 5 tells where each row was moved.
     picture = torch.zeros(9000, 5, 5, 3, dtype=torch.uint8)
     picture[:, 2, 2] = 255
-    found = shifted(Seen(torch.zeros(9000, 1), {"a": picture, "b": picture}), 1, torch.Generator().manual_seed(0))
+    found = shifted(
+        Seen(torch.zeros(9000, 1), {"a": picture, "b": picture}),
+        1,
+        torch.Generator().manual_seed(0),
+    )
     counts = (found.pictures["a"][..., 0] == 255).sum(dim=0)[1:4, 1:4]
     assert counts.sum() == 9000
     assert float((counts - 1000).abs().max()) < 5 * np.sqrt(1000)
@@ -117,7 +134,9 @@ def test_a_given_backbone_is_frozen_and_stays_in_evaluation_mode():
     looked_at(encoder, seen(6)).sum().backward()
     assert not backbone[1].training
     assert all(parameter.grad is None for parameter in backbone.parameters())
-    assert all(value.equal(now) for value, now in zip(before, backbone.state_dict().values(), strict=True))
+    assert all(
+        value.equal(now) for value, now in zip(before, backbone.state_dict().values(), strict=True)
+    )
     places = encoder.get_parameter("pictures.wrist.embeddings.place_ECHW")
     assert places.grad is not None
 
@@ -174,13 +193,16 @@ def test_updates_repeat_themselves_after_loading():
 def test_acting_looks_at_the_pictures():
     sac = learner()
     one, two = seen(4, 0), seen(4, 1)
-    actions = [sac.act_on(Seen(one.vector_BO, pictures)) for pictures in (one.pictures, two.pictures)]
+    actions = [
+        sac.act_on(Seen(one.vector_BO, pictures)) for pictures in (one.pictures, two.pictures)
+    ]
     assert actions[0].shape == (4, 2)
     assert not np.array_equal(actions[0], actions[1])
 
 
 def bandit(rows: int, draw: np.random.Generator) -> Transitions:
-    """Reward 1 - (a - x)^2, where x in {-0.5, 0.5} is shown only by which half of the picture is bright."""
+    """Reward 1 - (a - x)^2, where x in {-0.5, 0.5} is shown only by which half of the picture is
+    bright."""
     side = draw.integers(2, size=rows)
     picture = draw.integers(0, 60, size=(rows, 12, 12, 3)).astype(np.uint8)
     picture[side == 0, :, :6] += 150
@@ -190,12 +212,16 @@ def bandit(rows: int, draw: np.random.Generator) -> Transitions:
     eye = Seen(torch.zeros(rows, 1), {"eye": torch.from_numpy(picture)})
     none = torch.zeros(rows, dtype=torch.bool)
     zero = torch.zeros(rows)
-    return Transitions(eye, torch.from_numpy(action), torch.from_numpy(reward), zero, eye, none, none, zero)
+    return Transitions(
+        eye, torch.from_numpy(action), torch.from_numpy(reward), zero, eye, none, none, zero
+    )
 
 
 def test_a_pixel_learner_learns_a_bandit_of_pictures():
     sizes = MlpSizes(hidden=(32,))
-    config = SacConfig(critic=sizes, actor=sizes, encoder=SMALL, learning_rate=1e-3, actor_learning_rate=1e-3)
+    config = SacConfig(
+        critic=sizes, actor=sizes, encoder=SMALL, learning_rate=1e-3, actor_learning_rate=1e-3
+    )
     sac = Sac(config, Sizes(observation=1, action=1, pictures=(("eye", 12, 12),)))
     draw = np.random.default_rng(0)
     losses = [float(sac.update([bandit(64, draw)])["critic_loss"]) for _ in range(400)]

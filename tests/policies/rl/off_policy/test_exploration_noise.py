@@ -79,7 +79,9 @@ def test_actions_of_another_number_of_worlds_are_refused():
         MixedNoise(MixedNoiseConfig(), 4).added(np.zeros((3, 2)), np.random.default_rng(0))
 
 
-@pytest.mark.parametrize(("spread", "low", "high"), [("uniform", 0.5, 0.2), ("linear", -0.1, 0.2), ("geometric", 0, 1)])
+@pytest.mark.parametrize(
+    ("spread", "low", "high"), [("uniform", 0.5, 0.2), ("linear", -0.1, 0.2), ("geometric", 0, 1)]
+)
 def test_impossible_bounds_are_refused(spread, low, high):
     with pytest.raises(HandoffError, match="expected 0 <= low <= high"):
         MixedNoiseConfig(spread=spread, low=low, high=high)

@@ -28,7 +28,9 @@ from robots.wire.steps import Steps
 from tests.beds.point_maze import PointMaze
 
 LAYERS = MlpSizes(hidden=(8,), activation="relu", layer_norm=False)
-CONFIG = FastTd3Config(critic=LAYERS, actor=LAYERS, atoms=11, low=-5.0, high=5.0, learning_rate=1e-2, normalise=False)
+CONFIG = FastTd3Config(
+    critic=LAYERS, actor=LAYERS, atoms=11, low=-5.0, high=5.0, learning_rate=1e-2, normalise=False
+)
 SIZES = Sizes(observation=2, action=2)
 
 
@@ -64,7 +66,8 @@ def shuffle(critic: torch.nn.Module) -> None:
 
 def test_the_lower_mean_chooses_a_whole_distribution_row_by_row():
     atoms = torch.tensor([-1.0, 0.0, 1.0])
-    # Means 0, .5 and -.2, .1: the first row is the first critic's although its worst case is the worse one.
+    # Means 0, .5 and -.2, .1: the first row is the first critic's although its worst case is the
+    # worse one.
     first = torch.tensor([[0.5, 0.0, 0.5], [0.0, 0.5, 0.5]])
     second = torch.tensor([[0.0, 0.9, 0.1], [0.3, 0.3, 0.4]])
     found = lower_mean(torch.stack([first, second]), atoms)
@@ -115,7 +118,8 @@ def test_a_critic_that_tells_the_target_has_its_entropy_as_loss():
         for one in (learner.networks.critic, learner.networks.critic_target):
             for parameter in one.parameters():
                 parameter.zero_()
-    # Uniform critics, and a reward on the middle atom behind which nothing comes: the target is certain.
+    # Uniform critics, and a reward on the middle atom behind which nothing comes: the target is
+    # certain.
     batch = batch_of(4)._replace(reward_B=torch.zeros(4), discount_B=torch.zeros(4))
     loss, told = learner.critic_loss(batch)
     assert loss.item() == pytest.approx(2 * np.log(11))
@@ -137,7 +141,8 @@ def test_the_actor_climbs_the_lower_of_both_means():
 
 
 @pytest.mark.parametrize(
-    ("ratio", "expected"), [(1.0, [1, 2, 3, 4, 5, 6]), (2.0, [0, 1, 1, 2, 2, 3]), (1.5, [0, 1, 2, 2, 3, 4])]
+    ("ratio", "expected"),
+    [(1.0, [1, 2, 3, 4, 5, 6]), (2.0, [0, 1, 1, 2, 2, 3]), (1.5, [0, 1, 2, 2, 3, 4])],
 )
 def test_the_policy_is_updated_when_it_is_due(ratio, expected):
     learner = FastTd3(replace(CONFIG, critic_per_policy=ratio), SIZES, 1)
@@ -155,7 +160,9 @@ def test_targets_follow_after_every_critic_update():
     learner = FastTd3(replace(CONFIG, tau=0.25), SIZES, 1)
     before = weights(learner, "critic_target")
     learner.update([batch_of(16)])
-    for then, now, critic in zip(before, weights(learner, "critic_target"), weights(learner, "critic"), strict=True):
+    for then, now, critic in zip(
+        before, weights(learner, "critic_target"), weights(learner, "critic"), strict=True
+    ):
         torch.testing.assert_close(now, 0.75 * then + 0.25 * critic)
     assert not same(before, weights(learner, "critic_target"))
 
@@ -171,19 +178,28 @@ def test_an_actor_update_moves_no_critic():
 def test_gradients_are_scaled_down_to_the_largest_norm():
     learner = FastTd3(replace(CONFIG, max_grad_norm=1e-3), SIZES, 1)
     learner.update([batch_of(16)])
-    norms = [float(one.grad.norm()) for one in learner.networks.critic.parameters() if one.grad is not None]
+    norms = [
+        float(one.grad.norm())
+        for one in learner.networks.critic.parameters()
+        if one.grad is not None
+    ]
     assert np.sqrt(np.sum(np.square(norms))) == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_observations_are_shown_less_their_mean_over_their_deviation():
     learner = FastTd3(replace(CONFIG, normalise=True), SIZES, 3)
     draw = np.random.default_rng(0)
-    seen = [np.array([[0.0, 10.0], [2.0, 10.0], [4.0, 10.0]]), np.array([[6.0, 10.0], [8.0, 10.0], [10.0, 10.0]])]
+    seen = [
+        np.array([[0.0, 10.0], [2.0, 10.0], [4.0, 10.0]]),
+        np.array([[6.0, 10.0], [8.0, 10.0], [10.0, 10.0]]),
+    ]
     for vectors in seen:
         learner.observe(vectors, np.zeros(3, bool), draw)
     shown = learner.networks.features(torch.tensor([[5.0, 10.0], [10.0, 10.5]])).numpy()
     deviation = np.std([0.0, 2, 4, 6, 8, 10]) + NORMALISER_FLOOR
-    np.testing.assert_allclose(shown, [[0.0, 0.0], [5.0 / deviation, 0.5 / NORMALISER_FLOOR]], rtol=1e-5)
+    np.testing.assert_allclose(
+        shown, [[0.0, 0.0], [5.0 / deviation, 0.5 / NORMALISER_FLOOR]], rtol=1e-5
+    )
 
 
 def test_without_a_draw_it_acts_as_the_policy_in_any_number_of_worlds():
@@ -201,7 +217,9 @@ def test_a_repeated_update_is_the_same_and_the_next_one_another():
     first.update([batch])
     second.update([batch])
     assert same(weights(first, "critic"), weights(second, "critic"))
-    again, other = (FastTd3(replace(CONFIG, target_noise=0.5), SIZES, 1, seed=seed) for seed in (3, 4))
+    again, other = (
+        FastTd3(replace(CONFIG, target_noise=0.5), SIZES, 1, seed=seed) for seed in (3, 4)
+    )
     other.networks.load_state_dict(again.networks.state_dict())
     again.update([batch])
     other.update([batch])
@@ -222,10 +240,14 @@ WORLDS = 4
 
 def small_run(seed: int = 3) -> tuple[FastTd3, Batches, PointMaze, OnlineConfig]:
     """A run of a few units, whose maze ends episodes every 5 steps."""
-    config = replace(CONFIG, normalise=True, noise=MixedNoiseConfig(low=0.1, high=0.9), critic_per_policy=1.5)
+    config = replace(
+        CONFIG, normalise=True, noise=MixedNoiseConfig(low=0.1, high=0.9), critic_per_policy=1.5
+    )
     maze = PointMaze(WORLDS, seed=5)
     maze.max_steps = 5
-    online = OnlineConfig(batch_size=8, demo_share=0.0, updates_per_step=1.5 / WORLDS, training_starts=8)
+    online = OnlineConfig(
+        batch_size=8, demo_share=0.0, updates_per_step=1.5 / WORLDS, training_starts=8
+    )
     replay = Replay(ReplayConfig(capacity=60, n_step=3), 2, 2)
     return FastTd3(config, SIZES, WORLDS, seed), Batches(online, replay), maze, online
 
@@ -251,9 +273,12 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit():
     second, fresh, _, _ = small_run()
     second.load_state_dict(torch.load(file, weights_only=True))
     fresh.replay.load_state_dict(halves.replay.state_dict())
-    again = learn(second, fresh, collecting(second, copy.deepcopy(place)), online, 120, seed=1, begin=halfway)
+    again = learn(
+        second, fresh, collecting(second, copy.deepcopy(place)), online, 120, seed=1, begin=halfway
+    )
 
-    # 1.5 critic updates per collection of 4 steps, from the 8th step on; a policy update for every 1.5 of them.
+    # 1.5 critic updates per collection of 4 steps, from the 8th step on; a policy update for every
+    # 1.5 of them.
     assert (halfway, whole, again) == (Progressed(68, 22), Progressed(120, 42), Progressed(120, 42))
     assert learner.policy_updates == second.policy_updates == 28
     for name in ("critic", "critic_target", "actor"):
@@ -266,7 +291,8 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit():
 
 @pytest.mark.parametrize("forgotten", ["deviation", "statistics", "optimizers", "updates"])
 def test_what_is_saved_is_needed_to_go_on(forgotten):
-    """Each part of the state changes what comes next; so the test above would notice if it were lost."""
+    """Each part of the state changes what comes next; so the test above would notice if it were
+    lost."""
     first, halves, place, online = small_run()
     halfway = learn(first, halves, collecting(first, place), online, 68, seed=1)
     ends = []
@@ -277,7 +303,15 @@ def test_what_is_saved_is_needed_to_go_on(forgotten):
             state[left_out] = small_run()[0].state_dict()[left_out]
         second.load_state_dict(state)
         fresh.replay.load_state_dict(halves.replay.state_dict())
-        learn(second, fresh, collecting(second, copy.deepcopy(place)), online, 120, seed=1, begin=halfway)
+        learn(
+            second,
+            fresh,
+            collecting(second, copy.deepcopy(place)),
+            online,
+            120,
+            seed=1,
+            begin=halfway,
+        )
         ends.append(weights(second, "critic"))
     assert not same(*ends)
 
@@ -289,14 +323,24 @@ def test_a_state_of_other_worlds_is_refused():
 
 
 def test_the_published_actor_answers_as_the_learner_does():
-    learner = FastTd3(replace(CONFIG, normalise=True, init_scale=1.0), replace(SIZES, differences=((0, 1, 1, 0.5),)), 3)
+    learner = FastTd3(
+        replace(CONFIG, normalise=True, init_scale=1.0),
+        replace(SIZES, differences=((0, 1, 1, 0.5),)),
+        3,
+    )
     shown = np.random.default_rng(0).normal(2.0, 3.0, (3, 2)).astype(np.float32)
     learner.observe(shown, np.zeros(3, bool), np.random.default_rng(0))
     card, arrays = fast_td3_actor(learner)
     state = weights_of(Parameters(0, card, arrays))
-    actor = LearnedActor(LearnedActorConfig(observation_fields=("x",), card=card), Shapes.of_vector(2, 2, None))
+    actor = LearnedActor(
+        LearnedActorConfig(observation_fields=("x",), card=card), Shapes.of_vector(2, 2, None)
+    )
     actor.load_state_dict(actor.state_dict() | state)
-    answered = actor.sample(Observed(torch.from_numpy(shown)[:, None]), torch.zeros(3, 1, 2))[:, 0].detach().numpy()
+    answered = (
+        actor.sample(Observed(torch.from_numpy(shown)[:, None]), torch.zeros(3, 1, 2))[:, 0]
+        .detach()
+        .numpy()
+    )
     np.testing.assert_allclose(answered, learner.act(shown), atol=1e-6)
     assert np.abs(answered).max() > 0.1
     # In NumPy, too, which is what a robot's process runs.

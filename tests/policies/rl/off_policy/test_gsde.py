@@ -71,7 +71,9 @@ def test_draws_and_their_log_density_agree() -> None:
     features = torch.randn(5, 3, generator=torch.Generator().manual_seed(3))
     noise = torch.randn(5, 2, generator=torch.Generator().manual_seed(4))
     draw = actor.sample(features, noise)
-    assert draw.log_prob_B.numpy() == pytest.approx(actor.log_prob(features, draw.action_BA).numpy(), abs=1e-4)
+    assert draw.log_prob_B.numpy() == pytest.approx(
+        actor.log_prob(features, draw.action_BA).numpy(), abs=1e-4
+    )
     mean, log_std = actor.moments(features)
     raw = mean + log_std.exp() * noise
     normal = torch.distributions.Normal(mean, log_std.exp()).log_prob(raw)
@@ -85,12 +87,18 @@ def test_the_deviation_shapes_the_features_only_where_it_may(learn: bool) -> Non
     actor = actor_of(gsde_learn_features=learn)
     actor.moments(torch.ones(1, 3))[1].sum().backward()
     assert actor.log_std_PA.grad is not None
-    reached = [one.grad is not None and bool(one.grad.abs().sum() > 0) for one in actor.network.parameters()]
+    reached = [
+        one.grad is not None and bool(one.grad.abs().sum() > 0)
+        for one in actor.network.parameters()
+    ]
     assert any(reached) == learn
 
 
 def test_deviations_are_exponentials_or_grow_like_a_logarithm() -> None:
-    for expln, expected in ((False, [math.exp(-1.0), 1.0, math.e]), (True, [math.exp(-1.0), 1.0, 1.0 + math.log(2.0)])):
+    for expln, expected in (
+        (False, [math.exp(-1.0), 1.0, math.e]),
+        (True, [math.exp(-1.0), 1.0, 1.0 + math.log(2.0)]),
+    ):
         actor = actor_of(gsde_expln=expln)
         with torch.no_grad():
             actor.log_std_PA[:3, 0] = torch.tensor([-1.0, 0.0, 1.0])

@@ -8,7 +8,9 @@ from robots.errors import HandoffError
 
 
 def test_the_curriculum_goes_from_all_steps_to_none_in_equal_stages() -> None:
-    assert GuideSchedule(JsrlConfig(max_horizon=60, stages=10)).horizons.tolist() == list(range(60, -1, -6))
+    assert GuideSchedule(JsrlConfig(max_horizon=60, stages=10)).horizons.tolist() == list(
+        range(60, -1, -6)
+    )
     assert GuideSchedule(JsrlConfig(max_horizon=5, stages=2)).horizons.tolist() == [5, 2, 0]
 
 
@@ -40,7 +42,12 @@ def test_a_negative_return_is_tolerated_downwards() -> None:
 def test_the_moving_return_is_over_the_window() -> None:
     schedule = GuideSchedule(JsrlConfig(window=2))
     # Means of two: -, 1.0, 0.5 (too low), 1.0.
-    assert [schedule.evaluated(value) for value in (0.0, 2.0, -1.0, 3.0)] == [False, False, False, True]
+    assert [schedule.evaluated(value) for value in (0.0, 2.0, -1.0, 3.0)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_the_curriculum_ends_without_the_guide() -> None:
@@ -71,7 +78,9 @@ def test_a_restart_goes_on_where_it_stood() -> None:
     assert [one.evaluated(0.7) for one in (before, after)] == [True, True]
 
 
-@pytest.mark.parametrize("config", [JsrlConfig(stages=0), JsrlConfig(window=0), JsrlConfig(max_horizon=-1)])
+@pytest.mark.parametrize(
+    "config", [JsrlConfig(stages=0), JsrlConfig(window=0), JsrlConfig(max_horizon=-1)]
+)
 def test_impossible_schedules_are_refused(config: JsrlConfig) -> None:
     with pytest.raises(HandoffError, match="jsrl: stages"):
         GuideSchedule(config)

@@ -86,7 +86,11 @@ def test_an_empty_buffer_leaves_all_rows_to_the_other() -> None:
 
 def test_impossible_sizes_are_refused() -> None:
     replay, demos = buffers()
-    for wrong in (OnlineConfig(batch_size=0), OnlineConfig(minibatches=0), OnlineConfig(demo_share=1.5)):
+    for wrong in (
+        OnlineConfig(batch_size=0),
+        OnlineConfig(minibatches=0),
+        OnlineConfig(demo_share=1.5),
+    ):
         with pytest.raises(HandoffError, match="online: batch_size"):
             Batches(wrong, replay, demos)
 
@@ -101,20 +105,34 @@ def test_a_correction_goes_to_both_buffers_with_the_action_that_was_executed() -
         made.append(collector(maze, person)(Still(), np.random.default_rng(0)))
         store(made[-1], replay, demos)
     corrected = [steps for steps in made if steps.intervention[0]]
-    assert [bool(steps.intervention[0]) for steps in made] == [False] * 2 + [True] * 3 + [False] * 2 + [True]
+    assert [bool(steps.intervention[0]) for steps in made] == [False] * 2 + [True] * 3 + [
+        False
+    ] * 2 + [True]
     assert all((steps.action != 0).any() and (steps.proposed == 0).all() for steps in corrected)
     assert len(replay) == 8
     assert len(demos) == before + 4
     rows = demos.transitions(np.arange(before, before + 4))
-    np.testing.assert_array_equal(rows.action_BA.numpy(), np.concatenate([steps.action for steps in corrected]))
+    np.testing.assert_array_equal(
+        rows.action_BA.numpy(), np.concatenate([steps.action for steps in corrected])
+    )
     assert rows.intervention_B.all()
     everything = replay.transitions(np.arange(8))
-    np.testing.assert_array_equal(everything.action_BA.numpy(), np.concatenate([steps.action for steps in made]))
+    np.testing.assert_array_equal(
+        everything.action_BA.numpy(), np.concatenate([steps.action for steps in made])
+    )
 
 
 def test_updates_due_are_exact_whatever_the_fraction() -> None:
     tenth = OnlineConfig(updates_per_step=0.1, training_starts=100)
-    assert [due(tenth, steps) for steps in (0, 100, 109, 110, 199, 200, 1_000_100)] == [0, 0, 0, 1, 9, 10, 100_000]
+    assert [due(tenth, steps) for steps in (0, 100, 109, 110, 199, 200, 1_000_100)] == [
+        0,
+        0,
+        0,
+        1,
+        9,
+        10,
+        100_000,
+    ]
     assert due(OnlineConfig(updates_per_step=4.0, training_starts=5), 7) == 8
 
 
@@ -133,7 +151,11 @@ def test_updates_and_minibatches_are_as_many_as_asked_for(worlds: int) -> None:
     )
     assert done == Progressed(20, 6)
     assert [len(minibatches) for minibatches in learner.taught] == [3] * 6
-    assert all(batch.rows == 6 and int(batch.demo_B.sum()) == 3 for batches in learner.taught for batch in batches)
+    assert all(
+        batch.rows == 6 and int(batch.demo_B.sum()) == 3
+        for batches in learner.taught
+        for batch in batches
+    )
     assert len(replay) == 20
     assert [progressed.steps for progressed, _ in seen] == list(range(worlds, 21, worlds))
     assert seen[0] == (Progressed(worlds, 0), {})
@@ -155,9 +177,17 @@ def small_run() -> tuple[Sac, Batches, PointMaze, Person, OnlineConfig]:
     """A run of a few units in two worlds, with a person."""
     sizes = MlpSizes(hidden=(8,))
     learner = Sac(SacConfig(critic=sizes, actor=sizes), Sizes(observation=2, action=2), seed=3)
-    config = OnlineConfig(batch_size=8, updates_per_step=0.3, minibatches=2, training_starts=10, random_steps=6)
+    config = OnlineConfig(
+        batch_size=8, updates_per_step=0.3, minibatches=2, training_starts=10, random_steps=6
+    )
     maze = PointMaze(2, seed=5)
-    return learner, Batches(config, *buffers()), maze, Person(maze, PersonConfig(probability=0.5)), config
+    return (
+        learner,
+        Batches(config, *buffers()),
+        maze,
+        Person(maze, PersonConfig(probability=0.5)),
+        config,
+    )
 
 
 def test_a_run_that_was_stopped_goes_on_bit_by_bit() -> None:
@@ -179,7 +209,8 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit() -> None:
     expected, got = learner.networks.state_dict(), second.networks.state_dict()
     assert all(torch.equal(expected[name], got[name]) for name in expected)
     np.testing.assert_array_equal(
-        batches.replay.transitions(np.arange(80)).action_BA, fresh.replay.transitions(np.arange(80)).action_BA
+        batches.replay.transitions(np.arange(80)).action_BA,
+        fresh.replay.transitions(np.arange(80)).action_BA,
     )
 
 
@@ -193,7 +224,9 @@ def test_episodes_are_added_up_however_they_interleave() -> None:
     halfway = log.state_dict()
     last = steps._replace(reward=np.array([1.0, 0.0]), terminated=np.array([True, False]))
     log.add(last)
-    log.add(chosen(last._replace(truncated=np.array([False, True]), intervention=off), np.array([1])))
+    log.add(
+        chosen(last._replace(truncated=np.array([False, True]), intervention=off), np.array([1]))
+    )
     assert log.ended == [
         EpisodeRecord(steps=3, interventions=2, toggles=1, reward=1.0, solved=True),
         EpisodeRecord(steps=4, interventions=0, toggles=1, reward=0.0, solved=False),

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.networks.critics import bellman_target, double_dqn_value, random_subset, squared_error
+from policies.rl.networks.critics import (
+    bellman_target,
+    double_dqn_value,
+    random_subset,
+    squared_error,
+)
 from policies.rl.networks.ensemble import EnsembleMlp, batched_pass
 from policies.rl.off_policy.config import GripperConfig, SacConfig
 from policies.rl.off_policy.sac import Sac, steps_by_hand
@@ -76,7 +81,9 @@ def test_every_pair_of_critics_is_as_likely_as_any_other() -> None:
 
 
 def test_the_target_is_reward_plus_discounted_value() -> None:
-    target = bellman_target(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.0]), torch.tensor([4.0, 9.0]))
+    target = bellman_target(
+        torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.0]), torch.tensor([4.0, 9.0])
+    )
     assert target.tolist() == [3.0, 2.0]
 
 
@@ -128,7 +135,9 @@ def test_the_gradient_of_the_temperature_is_itself_times_the_entropys_surplus() 
 
 
 @pytest.mark.parametrize(("target", "direction"), [(-50.0, -1.0), (50.0, 1.0)])
-def test_the_temperature_falls_while_there_is_more_entropy_than_asked_for(target: float, direction: float) -> None:
+def test_the_temperature_falls_while_there_is_more_entropy_than_asked_for(
+    target: float, direction: float
+) -> None:
     sac = Sac(config(target_entropy=target), SIZES)
     before = sac.networks.log_temperature.item()
     sac.update([batch()])
@@ -152,7 +161,10 @@ def test_the_hands_critic_learns_reward_penalty_and_double_dqn_value() -> None:
     assert net.gripper is not None
     assert net.gripper_target is not None
     with torch.no_grad():
-        for network, answer in ((net.gripper, [1.0, 5.0, 2.0]), (net.gripper_target, [7.0, 3.0, 9.0])):
+        for network, answer in (
+            (net.gripper, [1.0, 5.0, 2.0]),
+            (net.gripper_target, [7.0, 3.0, 9.0]),
+        ):
             network.weights[-1].zero_()
             network.biases[-1][0, 0] = torch.tensor(answer)
     data = batch(2, toggles=1.0)._replace(reward_B=torch.tensor([0.0, 1.0]))
@@ -186,14 +198,18 @@ def test_targets_follow_by_tau_after_every_minibatch() -> None:
     sac = Sac(config(tau=0.25), SIZES)
     before = weights(sac.networks.critic_target)
     sac.update([batch()])
-    for old, now, goal in zip(before, weights(sac.networks.critic_target), weights(sac.networks.critic), strict=True):
+    for old, now, goal in zip(
+        before, weights(sac.networks.critic_target), weights(sac.networks.critic), strict=True
+    ):
         torch.testing.assert_close(now, 0.75 * old + 0.25 * goal)
 
 
 def test_an_update_has_as_many_critic_steps_as_minibatches_and_one_of_the_actor() -> None:
     sac = Sac(config(), SIZES)
     sac.update([batch(seed=i) for i in range(4)])
-    steps = {name: int(optimizer.state_dict()["steps"]) for name, optimizer in sac.optimizers.items()}
+    steps = {
+        name: int(optimizer.state_dict()["steps"]) for name, optimizer in sac.optimizers.items()
+    }
     assert steps == {"critic": 4, "actor": 1, "temperature": 1}
 
 
@@ -202,19 +218,30 @@ def test_the_actors_step_leaves_no_gradient_in_the_critics() -> None:
     sac.update([batch()])
     before = [parameter.grad for parameter in sac.networks.critic.parameters()]
     sac._update_actor(batch(seed=1))
-    assert all(a is parameter.grad for a, parameter in zip(before, sac.networks.critic.parameters(), strict=True))
+    assert all(
+        a is parameter.grad
+        for a, parameter in zip(before, sac.networks.critic.parameters(), strict=True)
+    )
 
 
 def batched(self: EnsembleMlp, inputs: Tensor, members: Tensor | None, head: bool) -> Tensor:
     return batched_pass(self.sizes, self.layers(), head, inputs, members)
 
 
-FORMS = itertools.product(("tanh", "relu"), (False, True), (None, 2), ("mean", "min"), (False, True), (False, True))
+FORMS = itertools.product(
+    ("tanh", "relu"), (False, True), (None, 2), ("mean", "min"), (False, True), (False, True)
+)
 
 
 @pytest.mark.parametrize(("activation", "layer_norm", "subset", "value", "entropy", "hand"), FORMS)
 def test_updates_are_those_of_autograd(
-    activation: Any, layer_norm: bool, subset: int | None, value: str, entropy: bool, hand: bool, monkeypatch: Any
+    activation: Any,
+    layer_norm: bool,
+    subset: int | None,
+    value: str,
+    entropy: bool,
+    hand: bool,
+    monkeypatch: Any,
 ) -> None:
     sizes = MlpSizes(hidden=(8, 8), activation=activation, layer_norm=layer_norm)
     gripper = GripperConfig(network=sizes) if hand else None
@@ -236,7 +263,9 @@ def test_updates_are_those_of_autograd(
         sac.by_hand = form == "by hand"
         metrics = sac.update([batch(toggles=1.0)])
         assert (sac._steps is not None) == sac.by_hand
-        gradients = [parameter.grad for parameter in sac.networks.parameters() if parameter.requires_grad]
+        gradients = [
+            parameter.grad for parameter in sac.networks.parameters() if parameter.requires_grad
+        ]
         found.append([*gradients, *(metrics[name] for name in sorted(metrics))])
     for own in found[:2]:
         for value, wanted in zip(own, found[2], strict=True):
@@ -287,14 +316,20 @@ def test_a_saved_learner_continues_bit_for_bit() -> None:
 
 
 def test_chance_is_of_the_seed_and_the_updates_number_alone() -> None:
-    first, second, other = Sac(config(), SIZES, seed=1), Sac(config(), SIZES, seed=1), Sac(config(), SIZES, seed=2)
+    first, second, other = (
+        Sac(config(), SIZES, seed=1),
+        Sac(config(), SIZES, seed=1),
+        Sac(config(), SIZES, seed=2),
+    )
     torch.manual_seed(7)
     one = first.update([batch()])["entropy"]
     torch.manual_seed(8)
     second.actor_loss(batch())
     assert torch.equal(one, second.update([batch()])["entropy"])
     assert not torch.equal(one, other.update([batch()])["entropy"])
-    still = Sac(config(learning_rate=0.0, actor_learning_rate=0.0, temperature_learning_rate=0.0), SIZES)
+    still = Sac(
+        config(learning_rate=0.0, actor_learning_rate=0.0, temperature_learning_rate=0.0), SIZES
+    )
     entropies = []
     for still.updates in (0, 1, 0):
         entropies.append(still.update([batch()])["entropy"])
@@ -307,11 +342,20 @@ def test_all_that_is_saved_is_float32_or_a_plain_number() -> None:
     sac.update([batch()])
 
     def leaves(value: Any) -> list[Any]:
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+        parts = (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, list)
+            else None
+        )
         return [value] if parts is None else [leaf for part in parts for leaf in leaves(part)]
 
     kept = leaves(dict(sac.state_dict()) | {"networks": dict(sac.networks.state_dict())})
-    assert all(leaf.dtype == torch.float32 if isinstance(leaf, Tensor) else type(leaf) in (int, float) for leaf in kept)
+    assert all(
+        leaf.dtype == torch.float32 if isinstance(leaf, Tensor) else type(leaf) in (int, float)
+        for leaf in kept
+    )
 
 
 def test_acting_without_a_draw_is_deterministic_and_with_one_repeatable() -> None:
@@ -323,7 +367,9 @@ def test_acting_without_a_draw_is_deterministic_and_with_one_repeatable() -> Non
     assert np.abs(drawn[0]).max() < 1.0
 
 
-def test_the_policy_acts_with_the_running_mean_and_the_learner_learns_with_the_newest_weights() -> None:
+def test_the_policy_acts_with_the_running_mean_and_the_learner_learns_with_the_newest_weights() -> (
+    None
+):
     plain, mean = Sac(with_hand(), SIZES), Sac(with_hand(actor_ema=0.6), SIZES)
     assert plain.networks.gripper is not None
     # The first update keeps nothing of the old; of the n-th, 1 - (1 + n)^-.75 until that is .6.
@@ -333,13 +379,16 @@ def test_the_policy_acts_with_the_running_mean_and_the_learner_learns_with_the_n
         mean.update([batch()])
         newest = [plain.networks.actor.network.weights[0], plain.networks.gripper.weights[0]]
         followed = [
-            kept * old + (1.0 - kept) * new.detach() for old, new in zip(followed or newest, newest, strict=True)
+            kept * old + (1.0 - kept) * new.detach()
+            for old, new in zip(followed or newest, newest, strict=True)
         ]
     actor, gripper = mean.networks.acting()
     assert gripper is not None
     torch.testing.assert_close(actor.network.weights[0].detach(), followed[0])
     torch.testing.assert_close(gripper.weights[0].detach(), followed[1])
-    for learned, other in zip(weights(plain.networks.actor), weights(mean.networks.actor), strict=True):
+    for learned, other in zip(
+        weights(plain.networks.actor), weights(mean.networks.actor), strict=True
+    ):
         assert torch.equal(learned, other)
     shown = np.ones((2, 4), np.float32)
     assert not np.array_equal(plain.act(shown), mean.act(shown))

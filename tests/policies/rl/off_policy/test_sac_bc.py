@@ -13,7 +13,10 @@ from policies.rl.replay.transitions import Seen, Sizes, Transitions
 
 SMALL = MlpSizes(hidden=(16,))
 GUIDED = SacConfig(
-    critic=SMALL, actor=SMALL, actor_learning_rate=1e-2, guidance=GuidanceConfig(first=100.0, last=1.0, updates=10)
+    critic=SMALL,
+    actor=SMALL,
+    actor_learning_rate=1e-2,
+    guidance=GuidanceConfig(first=100.0, last=1.0, updates=10),
 )
 SIZES = Sizes(observation=4, action=2)
 

@@ -32,7 +32,10 @@ def test_the_log_density_is_that_of_a_numeric_change_of_variables() -> None:
 
 def test_entries_of_an_action_add_up() -> None:
     noise, log_std, raw = torch.randn(3, 5, 2).unbind()
-    parts = [tanh_normal_log_prob(noise[:, i : i + 1], log_std[:, i : i + 1], raw[:, i : i + 1]) for i in range(2)]
+    parts = [
+        tanh_normal_log_prob(noise[:, i : i + 1], log_std[:, i : i + 1], raw[:, i : i + 1])
+        for i in range(2)
+    ]
     torch.testing.assert_close(tanh_normal_log_prob(noise, log_std, raw), parts[0] + parts[1])
 
 
@@ -47,12 +50,16 @@ def test_the_log_density_is_finite_where_tanh_has_no_digits_left() -> None:
 def test_the_density_of_a_drawn_action_is_the_one_that_came_with_it() -> None:
     policy, shown = actor(SacConfig(actor=SMALL)), torch.randn(6, 3)
     draw = policy.sample(shown, 0.5 * torch.randn(6, 2))
-    torch.testing.assert_close(policy.log_prob(shown, draw.action_BA), draw.log_prob_B, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        policy.log_prob(shown, draw.action_BA), draw.log_prob_B, rtol=1e-3, atol=1e-3
+    )
 
 
 def test_without_noise_the_action_is_the_mode() -> None:
     policy, shown = actor(SacConfig(actor=SMALL)), torch.randn(6, 3)
-    torch.testing.assert_close(policy.sample(shown, torch.zeros(6, 2)).action_BA, policy.mode(shown))
+    torch.testing.assert_close(
+        policy.sample(shown, torch.zeros(6, 2)).action_BA, policy.mode(shown)
+    )
 
 
 def test_gradients_by_hand_equal_autograd_also_beyond_the_bounds() -> None:
@@ -69,7 +76,9 @@ def test_gradients_by_hand_equal_autograd_also_beyond_the_bounds() -> None:
     upstream = (torch.randn(8, 3, dtype=torch.float64), torch.randn(8, dtype=torch.float64))
     for mine, wanted in zip(own, plain, strict=True):
         torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-12)
-    (gradient,), (reference,) = (torch.autograd.grad(answer, [out], upstream) for answer in (own, plain))
+    (gradient,), (reference,) = (
+        torch.autograd.grad(answer, [out], upstream) for answer in (own, plain)
+    )
     torch.testing.assert_close(gradient, reference, rtol=1e-12, atol=1e-12)
 
 

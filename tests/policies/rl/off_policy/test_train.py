@@ -1,4 +1,5 @@
-"""Learning from nothing to a saved policy: what it leaves, and what it goes on from after SIGKILL."""
+"""Learning from nothing to a saved policy: what it leaves, and what it goes on from after
+SIGKILL."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ import torch
 from policies.load import load_module, load_policy
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.fast_td3 import FastTd3
-from policies.rl.off_policy.fast_td3_config import FastTd3Config, MixedNoiseConfig, ReinforceConfig, fast_td3, pql
+from policies.rl.off_policy.fast_td3_config import (
+    FastTd3Config,
+    MixedNoiseConfig,
+    ReinforceConfig,
+    fast_td3,
+    pql,
+)
 from policies.rl.off_policy.train import CURVE, KEPT, STATE, reinforce
 from robots.errors import HandoffError
 from robots.interfaces import Progress
@@ -25,7 +32,12 @@ from tests.policies.rl.walking import Walking
 LAYERS = MlpSizes(hidden=(16,), activation="relu", layer_norm=False)
 SMALL = ReinforceConfig(
     learner=FastTd3Config(
-        critic=LAYERS, actor=LAYERS, atoms=21, low=-8.0, high=0.0, noise=MixedNoiseConfig(low=0.1, high=0.8)
+        critic=LAYERS,
+        actor=LAYERS,
+        atoms=21,
+        low=-8.0,
+        high=0.0,
+        noise=MixedNoiseConfig(low=0.1, high=0.8),
     ),
     fields=("place",),
     collections=40,
@@ -52,7 +64,9 @@ def quiet(done: int, total: int, note: str = "") -> None:
 
 def curve(out: Path) -> list[dict[str, float]]:
     entries = [json.loads(line) for line in (out / CURVE).read_text().splitlines()]
-    return [{name: value for name, value in entry.items() if name != "cpu_seconds"} for entry in entries]
+    return [
+        {name: value for name, value in entry.items() if name != "cpu_seconds"} for entry in entries
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +75,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return out, learned(SMALL, True, out, quiet)
 
 
-def test_updates_and_policy_updates_keep_their_ratios_to_the_steps_made(whole: tuple[Path, dict[str, Any]]) -> None:
+def test_updates_and_policy_updates_keep_their_ratios_to_the_steps_made(
+    whole: tuple[Path, dict[str, Any]],
+) -> None:
     _, metrics = whole
     # 37 collections after the start, 1.5 critic updates each; one policy update for two of them.
     assert (metrics["collections"], metrics["steps"], metrics["updates"]) == (40, 120, 55)
@@ -162,7 +178,9 @@ def test_rewards_that_are_not_finite_stop_it_with_a_reason(tmp_path: Path) -> No
     assert env.closed
 
 
-def test_weights_that_are_lost_stop_it_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_lost_stop_it_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def lost(self: FastTd3, minibatches: object) -> dict[str, torch.Tensor]:
         return {"critic_loss": torch.tensor(torch.inf)}
 
@@ -179,7 +197,9 @@ def test_it_learns_to_walk_to_the_middle(tmp_path: Path) -> None:
         capacity=400,
         batch_size=64,
         save_every=100,
-        learner=replace(SMALL.learner, learning_rate=3e-3, actor_learning_rate=3e-3, weight_decay=0.0),
+        learner=replace(
+            SMALL.learner, learning_rate=3e-3, actor_learning_rate=3e-3, weight_decay=0.0
+        ),
     )
     learned(config, True, tmp_path, quiet)
     policy, env = load_policy(tmp_path), Walking(200)

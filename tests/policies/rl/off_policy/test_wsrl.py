@@ -45,7 +45,11 @@ def test_without_the_warm_up_it_learns_from_the_first_step() -> None:
     learner = warm_started(CalQl(CalQlConfig(sac=SMALL), SIZES), SMALL, SIZES)
     config = replace(wsrl_online(warm_up_steps=0), batch_size=8)
     progress = learn(
-        learner, Batches(config, Replay(ReplayConfig(capacity=10), 2, 2)), collector(PointMaze(1)), config, 3
+        learner,
+        Batches(config, Replay(ReplayConfig(capacity=10), 2, 2)),
+        collector(PointMaze(1)),
+        config,
+        3,
     )
     assert progress.updates == 3
 
@@ -58,7 +62,9 @@ def test_the_online_learner_begins_as_the_offline_one_ended() -> None:
             parameter.add_(0.1)
     online = warm_started(offline, SMALL, SIZES, seed=2)
     theirs = offline.networks.state_dict()
-    assert all(torch.equal(value, theirs[name]) for name, value in online.networks.state_dict().items())
+    assert all(
+        torch.equal(value, theirs[name]) for name, value in online.networks.state_dict().items()
+    )
     shown = np.array([[0.2, 0.7]], np.float32)
     assert np.array_equal(online.act(shown), offline.act(shown))
 

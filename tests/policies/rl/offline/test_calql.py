@@ -52,7 +52,8 @@ class SumOfInputs(nn.Module):
 
 
 class FixedActor(nn.Module):
-    """A policy whose action and log-density are functions of the features that can be worked out by hand."""
+    """A policy whose action and log-density are functions of the features that can be worked out by
+    hand."""
 
     actions = 1
 
@@ -69,12 +70,15 @@ def with_known_parts(one: CalQl) -> CalQl:
 
 @pytest.mark.parametrize("returns", [None, [-50.0, 0.3, 1.0, 50.0]])
 def test_the_loss_is_as_written_out_action_by_action(returns: list[float] | None) -> None:
-    one = with_known_parts(learner(actions=2, target_actions=3, weight=0.7, calibrated=returns is not None))
+    one = with_known_parts(
+        learner(actions=2, target_actions=3, weight=0.7, calibrated=returns is not None)
+    )
     rows = batch(returns)
     one._generator.manual_seed(5)
     loss, metrics = one.critic_loss(rows)
 
-    # The subset of the target is drawn after the noise of its 12 actions, the random actions after that.
+    # The subset of the target is drawn after the noise of its 12 actions, the random actions after
+    # that.
     replayed = torch.Generator().manual_seed(5)
     torch.randn(12, 1, generator=replayed)
     subset = torch.randperm(3, generator=replayed)[:2].numpy() + 1.0
@@ -92,7 +96,9 @@ def test_the_loss_is_as_written_out_action_by_action(returns: list[float] | None
                 chosen = [max(value, returns[row]) for value in chosen]
             minus_density = [-state[row, 1]] * 2 + [-after[row, 1]] * 2
             exponents = [factor * (here + a) + np.log(2.0) for a in uniform[row, :, 0]]
-            exponents += [value + density for value, density in zip(chosen, minus_density, strict=True)]
+            exponents += [
+                value + density for value, density in zip(chosen, minus_density, strict=True)
+            ]
             data = factor * (here + rows.action_BA[row, 0].item())
             gaps.append(np.log(np.exp(exponents).sum()) - data)
             losses.append((data - target) ** 2)
@@ -102,7 +108,9 @@ def test_the_loss_is_as_written_out_action_by_action(returns: list[float] | None
 
 def test_calibration_lifts_the_policys_values_only_and_only_up_to_the_return() -> None:
     value = torch.tensor([[[-3.0, -2.0, 5.0], [-3.0, 0.0, 1.0]]])
-    assert calibrated(value, torch.tensor([1.0, -1.0]), random=1).tolist() == [[[-3, 1, 5], [-3, 0, 1]]]
+    assert calibrated(value, torch.tensor([1.0, -1.0]), random=1).tolist() == [
+        [[-3, 1, 5], [-3, 0, 1]]
+    ]
 
 
 def test_below_the_return_the_policys_values_are_not_pushed_down() -> None:

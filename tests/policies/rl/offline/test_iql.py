@@ -1,4 +1,5 @@
-"""Implicit Q-learning: order, weights, and what V, Q and the actor become on problems worked by hand."""
+"""Implicit Q-learning: order, weights, and what V, Q and the actor become on problems worked by
+hand."""
 
 import math
 from typing import Any
@@ -28,16 +29,24 @@ def bandit(rows: int = 8) -> Transitions:
 
 
 def batch(
-    seen: torch.Tensor, action: torch.Tensor, reward: torch.Tensor, discount: torch.Tensor, after: Any = None
+    seen: torch.Tensor,
+    action: torch.Tensor,
+    reward: torch.Tensor,
+    discount: torch.Tensor,
+    after: Any = None,
 ) -> Transitions:
     none = torch.zeros(len(reward), dtype=torch.bool)
     after = seen if after is None else after
-    return Transitions(Seen(seen), action, reward, discount, Seen(after), none, none, torch.zeros(len(reward)))
+    return Transitions(
+        Seen(seen), action, reward, discount, Seen(after), none, none, torch.zeros(len(reward))
+    )
 
 
 def state_value(learner: Iql, state: float = 0.0) -> float:
     with torch.no_grad():
-        return learner.networks.state_value(learner.networks.features(torch.tensor([[state]]))).item()
+        return learner.networks.state_value(
+            learner.networks.features(torch.tensor([[state]]))
+        ).item()
 
 
 @pytest.mark.parametrize(("level", "expected"), [(0.5, 0.5), (0.9, 0.9), (0.7, 0.7)])
@@ -50,7 +59,8 @@ def test_v_of_a_bandit_becomes_the_expectile_of_its_rewards(level: float, expect
 
 
 def test_q_learns_the_reward_and_the_discounted_value_of_the_next_state():
-    # State 1 ends with reward 2; from state 0 it is reached with reward -1 at a discount of .5: -1 + .5 * 2 = 0.
+    # State 1 ends with reward 2; from state 0 it is reached with reward -1 at a discount of .5: -1
+    # + .5 * 2 = 0.
     learner = Iql(small(level=0.5), SIZES)
     seen = torch.tensor([[0.0], [1.0]]).repeat(4, 1)
     reward, discount = torch.tensor([-1.0, 2.0]).repeat(4), torch.tensor([0.5, 0.0]).repeat(4)
@@ -61,8 +71,12 @@ def test_q_learns_the_reward_and_the_discounted_value_of_the_next_state():
     assert state_value(learner, 1.0) == pytest.approx(2.0, abs=0.05)
 
 
-@pytest.mark.parametrize(("inverse_temperature", "low", "high"), [(0.0, -0.2, 0.2), (10.0, 0.6, 1.0)])
-def test_the_weight_turns_a_clone_of_all_into_a_clone_of_the_good(inverse_temperature: float, low: float, high: float):
+@pytest.mark.parametrize(
+    ("inverse_temperature", "low", "high"), [(0.0, -0.2, 0.2), (10.0, 0.6, 1.0)]
+)
+def test_the_weight_turns_a_clone_of_all_into_a_clone_of_the_good(
+    inverse_temperature: float, low: float, high: float
+):
     learner = Iql(small(inverse_temperature=inverse_temperature), SIZES)
     for _ in range(300):
         learner.update([bandit()])
@@ -79,7 +93,9 @@ def test_a_weight_of_any_size_stays_finite():
 
 
 def test_the_actors_rate_falls_along_half_a_cosine():
-    assert [cosine_share(update, 4) for update in (0, 1, 2, 4, 9)] == pytest.approx([1.0, 0.853553, 0.5, 0.0, 0.0])
+    assert [cosine_share(update, 4) for update in (0, 1, 2, 4, 9)] == pytest.approx(
+        [1.0, 0.853553, 0.5, 0.0, 0.0]
+    )
     learner = Iql(small(actor_decay_updates=4), SIZES)
     rates = []
     for _ in range(5):
@@ -100,7 +116,12 @@ def test_targets_follow_after_all_else():
     learner = Iql(small(tau=0.25), SIZES)
     before = [weight.clone() for weight in learner.networks.critic_target.parameters()]
     learner.update([bandit(32)])
-    moved = zip(before, learner.networks.critic_target.parameters(), learner.networks.critic.parameters(), strict=True)
+    moved = zip(
+        before,
+        learner.networks.critic_target.parameters(),
+        learner.networks.critic.parameters(),
+        strict=True,
+    )
     for old, target, new in moved:
         assert torch.allclose(target, old + 0.25 * (new - old), atol=1e-7)
 
@@ -129,7 +150,9 @@ def test_the_actors_log_density_is_that_of_a_normal_law_around_a_tanh_mean():
     mean = actor.mean(features)
     law = torch.distributions.Normal(mean, torch.tensor([-5.0, 0.5]).exp())
     assert mean.abs().max() < 1.0
-    assert torch.allclose(actor.log_prob(features, action), law.log_prob(action).sum(dim=1), rtol=1e-5)
+    assert torch.allclose(
+        actor.log_prob(features, action), law.log_prob(action).sum(dim=1), rtol=1e-5
+    )
 
 
 def test_dropout_leaves_the_mean_of_hidden_units_and_acts_in_updates_only():
@@ -139,7 +162,9 @@ def test_dropout_leaves_the_mean_of_hidden_units_and_acts_in_updates_only():
     generator = torch.Generator().manual_seed(0)
     features = torch.ones(4000, 1)
     with torch.no_grad():
-        weights = [weight for weight in learner.networks.actor.layers.parameters() if weight.ndim == 2]
+        weights = [
+            weight for weight in learner.networks.actor.layers.parameters() if weight.ndim == 2
+        ]
         weights[2].fill_(0.01)
         weights[1].abs_()
         dropped = torch.atanh(learner.networks.actor.mean(features, generator))

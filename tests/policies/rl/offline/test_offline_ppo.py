@@ -1,4 +1,5 @@
-"""The gate of RL-100's offline stage, what it learns where the best action is known, and the dynamics it trusts."""
+"""The gate of RL-100's offline stage, what it learns where the best action is known, and the
+dynamics it trusts."""
 
 from dataclasses import replace
 
@@ -36,14 +37,20 @@ PPO = OfflinePpoConfig(
 def one_armed(rows: int = 2000) -> Decisions:
     """Random actions in [-1, 1]; each ends its episode and is paid by how near it is to `BEST`."""
     draw = torch.Generator().manual_seed(0)
-    seen, done = torch.rand(rows, 2, generator=draw), 2.0 * torch.rand(rows, 1, generator=draw) - 1.0
+    seen, done = (
+        torch.rand(rows, 2, generator=draw),
+        2.0 * torch.rand(rows, 1, generator=draw) - 1.0,
+    )
     return Decisions(seen, done, -(done[:, 0] - BEST).square(), torch.zeros(rows), seen)
 
 
 def drifting(rows: int = 2000) -> Decisions:
     """A point that moves by a tenth of the action, and whose second entry only shakes."""
     draw = torch.Generator().manual_seed(1)
-    seen, done = torch.rand(rows, 2, generator=draw), 2.0 * torch.rand(rows, 1, generator=draw) - 1.0
+    seen, done = (
+        torch.rand(rows, 2, generator=draw),
+        2.0 * torch.rand(rows, 1, generator=draw) - 1.0,
+    )
     shaken = 0.05 * torch.randn(rows, generator=draw)
     after = torch.stack([seen[:, 0] + 0.1 * done[:, 0], seen[:, 1] + shaken], dim=1)
     return Decisions(seen, done, torch.zeros(rows), torch.ones(rows), after)
@@ -62,12 +69,18 @@ def imitation() -> DiffusionPolicy:
         clip=1.0,
         network=MlpConfig(width=32, blocks=1),
     )
-    policy, data, draw = DiffusionPolicy(config, Shapes.of_vector(2, 1, None)), one_armed(), np.random.default_rng(0)
+    policy, data, draw = (
+        DiffusionPolicy(config, Shapes.of_vector(2, 1, None)),
+        one_armed(),
+        np.random.default_rng(0),
+    )
     optimizer = torch.optim.Adam(policy.denoiser.parameters(), 1e-3)
     for _ in range(500):
         rows = torch.from_numpy(draw.integers(0, len(data.reward_R), 128))
         batch = Batch(
-            Observed(data.seen_RF[rows, None]), data.done_RD[rows, None], torch.zeros(128, 1, dtype=torch.bool)
+            Observed(data.seen_RF[rows, None]),
+            data.done_RD[rows, None],
+            torch.zeros(128, 1, dtype=torch.bool),
         )
         optimizer.zero_grad()
         policy.loss(batch, draw).backward()
@@ -77,7 +90,9 @@ def imitation() -> DiffusionPolicy:
 
 @pytest.fixture(scope="module")
 def critics():
-    return fit_critics(IqlConfig(level=0.7, critic=SMALL, value_network=SMALL), one_armed(), 1000, 128, seed=0)
+    return fit_critics(
+        IqlConfig(level=0.7, critic=SMALL, value_network=SMALL), one_armed(), 1000, 128, seed=0
+    )
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +107,9 @@ def learner(imitation, critics, dynamics):
     from copy import deepcopy
 
     def made(config: OfflinePpoConfig = PPO) -> OfflinePpo:
-        return OfflinePpo(config, deepcopy(imitation), critics, dynamics, lambda chunk: chunk.flatten(1))
+        return OfflinePpo(
+            config, deepcopy(imitation), critics, dynamics, lambda chunk: chunk.flatten(1)
+        )
 
     return made
 
@@ -104,7 +121,9 @@ def seen() -> torch.Tensor:
 def sampled(policy: DiffusionPolicy) -> torch.Tensor:
     with torch.no_grad():
         draw = torch.Generator().manual_seed(9)
-        return policy.sample(Observed(seen()[:500]), torch.randn(500, 1, 1, generator=draw))[:, 0, 0]
+        return policy.sample(Observed(seen()[:500]), torch.randn(500, 1, 1, generator=draw))[
+            :, 0, 0
+        ]
 
 
 def weights(policy: DiffusionPolicy) -> torch.Tensor:
@@ -135,7 +154,9 @@ def test_without_the_gate_a_worse_policy_is_kept(learner, monkeypatch: pytest.Mo
     gated, free = learner(), learner(replace(PPO, gate=False))
     for made in (gated, free):
         advantage = made._advantage
-        monkeypatch.setattr(made, "_advantage", lambda rows, chunk, told=advantage: -told(rows, chunk))
+        monkeypatch.setattr(
+            made, "_advantage", lambda rows, chunk, told=advantage: -told(rows, chunk)
+        )
     start = gated.value(seen())
     gated.improve(seen())
     free.improve(seen())
@@ -151,7 +172,9 @@ def test_the_same_seed_gives_the_same_policy(learner):
 
 def test_a_judgement_that_is_not_finite_stops_it(learner, monkeypatch: pytest.MonkeyPatch):
     made = learner()
-    monkeypatch.setattr(made._critics, "action_value", lambda features, done: features[:, 0] * float("nan"))
+    monkeypatch.setattr(
+        made._critics, "action_value", lambda features, done: features[:, 0] * float("nan")
+    )
     with pytest.raises(HandoffError, match="the judged value of the policy is not finite"):
         made.improve(seen())
 
@@ -160,7 +183,8 @@ def test_the_dynamics_tell_what_an_action_does_and_what_only_shakes(dynamics):
     data = drifting(500)
     after = torch.stack(
         [
-            dynamics.step(data.seen_RF, data.done_RD, torch.Generator().manual_seed(number)) - data.seen_RF
+            dynamics.step(data.seen_RF, data.done_RD, torch.Generator().manual_seed(number))
+            - data.seen_RF
             for number in range(20)
         ]
     )

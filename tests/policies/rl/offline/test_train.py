@@ -45,7 +45,16 @@ def stored(rows: int, horizon: int = 1, ended: bool = True) -> Replay:
     last = (number == rows - 1) & ended
     replay = Replay(ReplayConfig(capacity=rows, horizon=horizon), 2, 1)
     replay.append(
-        plain_steps(np.zeros(rows), number, seen, np.zeros((rows, 1)), number, seen + 1.0, last, np.zeros(rows))
+        plain_steps(
+            np.zeros(rows),
+            number,
+            seen,
+            np.zeros((rows, 1)),
+            number,
+            seen + 1.0,
+            last,
+            np.zeros(rows),
+        )
     )
     return replay
 
@@ -77,7 +86,9 @@ def test_progress_counts_to_the_end():
 def test_steps_are_drawn_by_their_probability():
     listener = Listener()
     probability = np.array([0.0, 0.25, 0.0, 0.75])
-    learn_offline(listener, stored(4), OfflineConfig(updates=40, batch_size=250), probability=probability)
+    learn_offline(
+        listener, stored(4), OfflineConfig(updates=40, batch_size=250), probability=probability
+    )
     counts = np.bincount(np.concatenate(listener.heard).astype(int), minlength=4) / 10_000
     assert counts[[0, 2]].tolist() == [0.0, 0.0]
     assert counts[3] == pytest.approx(0.75, abs=0.02)
@@ -94,7 +105,9 @@ def test_without_probabilities_all_steps_are_alike():
 def test_chunks_that_are_not_whole_are_not_drawn(probability: np.ndarray | None):
     listener = Listener()
     replay = stored(6, horizon=3, ended=False)
-    learn_offline(listener, replay, OfflineConfig(updates=40, batch_size=50), probability=probability)
+    learn_offline(
+        listener, replay, OfflineConfig(updates=40, batch_size=50), probability=probability
+    )
     assert set(np.concatenate(listener.heard)) == {0.0, 1.0, 2.0, 3.0}
 
 
@@ -103,7 +116,9 @@ def test_where_no_chunk_is_whole_learning_is_refused():
         learn_offline(Listener(), stored(2, horizon=3, ended=False), OfflineConfig(updates=1))
     last_two = np.array([0.0, 0.5, 0.5])
     with pytest.raises(HandoffError, match="not whole"):
-        learn_offline(Listener(), stored(3, 3, ended=False), OfflineConfig(updates=1), probability=last_two)
+        learn_offline(
+            Listener(), stored(3, 3, ended=False), OfflineConfig(updates=1), probability=last_two
+        )
 
 
 @pytest.mark.parametrize("probability", [None, np.array([0.1, 0.2, 0.3, 0.4])])
@@ -114,7 +129,9 @@ def test_a_run_that_was_cut_ends_where_a_whole_one_does(probability: np.ndarray 
     learn_offline(cut, replay, OfflineConfig(updates=2, batch_size=8), probability=probability)
     again = Iql(CONFIG, sizes_of(replay))
     again.load_state_dict(cut.state_dict())
-    learn_offline(again, replay, OfflineConfig(updates=6, batch_size=8), probability=probability, start=2)
+    learn_offline(
+        again, replay, OfflineConfig(updates=6, batch_size=8), probability=probability, start=2
+    )
     for one, other in zip(whole.networks.parameters(), again.networks.parameters(), strict=True):
         assert one.equal(other)
 
@@ -128,7 +145,8 @@ def test_features_are_fitted_to_the_range_of_what_is_stored():
 
 
 @pytest.mark.parametrize(
-    "probability", [np.array([0.5, 0.5]), np.array([0.5, 0.5, 0.5, 0.5]), np.array([1.5, -0.5, 0.0, 0.0])]
+    "probability",
+    [np.array([0.5, 0.5]), np.array([0.5, 0.5, 0.5, 0.5]), np.array([1.5, -0.5, 0.0, 0.0])],
 )
 def test_what_is_no_probability_of_the_steps_is_refused(probability: np.ndarray):
     with pytest.raises(HandoffError, match="expected 4 numbers from 0 on with sum 1"):

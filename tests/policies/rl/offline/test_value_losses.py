@@ -10,7 +10,13 @@ from scipy import optimize
 from torch import Tensor
 
 from policies.rl.offline.config import IqlConfig
-from policies.rl.offline.value_losses import chi2_loss, expectile_loss, gumbel_loss, total_variation_loss, value_loss
+from policies.rl.offline.value_losses import (
+    chi2_loss,
+    expectile_loss,
+    gumbel_loss,
+    total_variation_loss,
+    value_loss,
+)
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -25,7 +31,10 @@ THREE = torch.tensor([-1.0, 0.0, 4.0], dtype=torch.float64)
 def scipy_minimiser(loss: Loss, law: Tensor) -> float:
     low, high = float(law.min()) - 5.0, float(law.max()) + 5.0
     found = optimize.minimize_scalar(
-        lambda v: float(loss(law - v).mean()), bounds=(low, high), method="bounded", options={"xatol": 1e-9}
+        lambda v: float(loss(law - v).mean()),
+        bounds=(low, high),
+        method="bounded",
+        options={"xatol": 1e-9},
     )
     return float(found.x)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -56,12 +65,16 @@ def expectile_of(law: Tensor, level: float) -> float:
 @pytest.mark.parametrize("level", [0.5, 0.7, 0.9, 0.99])
 @pytest.mark.parametrize("law", [NORMAL, UNIFORM, THREE], ids=["normal", "uniform", "three"])
 def test_the_expectile_loss_is_least_at_the_expectile(law: Tensor, level: float):
-    assert descended(partial(expectile_loss, level=level), law) == pytest.approx(expectile_of(law, level), abs=0.02)
+    assert descended(partial(expectile_loss, level=level), law) == pytest.approx(
+        expectile_of(law, level), abs=0.02
+    )
 
 
 def test_the_expectile_of_three_rewards_worked_by_hand():
     # .9 * (4 - v) = .1 * (v - 0 + v + 1) gives v = 3.5 / 1.1
-    assert descended(partial(expectile_loss, level=0.9), THREE) == pytest.approx(3.5 / 1.1, abs=1e-3)
+    assert descended(partial(expectile_loss, level=0.9), THREE) == pytest.approx(
+        3.5 / 1.1, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("level", [0.6, 0.75, 0.9])
@@ -87,9 +100,14 @@ def test_the_gumbel_loss_is_least_at_the_log_of_the_mean_exponential():
     assert descended(gumbel_loss, NORMAL) == pytest.approx(0.5, abs=1e-3)
 
 
-@pytest.mark.parametrize(("scale", "released", "expected"), [(1, False, 1.55), (1, True, 0.65), (10, False, 13.15)])
-def test_chi2_of_a_normal_law_has_the_minimiser_worked_by_hand(scale: float, released: bool, expected: float):
-    # The conjugate: E (Q - (v - 2))+ = 2/3, solved with the normal law's unit loss at z = -.45 and 1.115.
+@pytest.mark.parametrize(
+    ("scale", "released", "expected"), [(1, False, 1.55), (1, True, 0.65), (10, False, 13.15)]
+)
+def test_chi2_of_a_normal_law_has_the_minimiser_worked_by_hand(
+    scale: float, released: bool, expected: float
+):
+    # The conjugate: E (Q - (v - 2))+ = 2/3, solved with the normal law's unit loss at z = -.45 and
+    # 1.115.
     loss = partial(chi2_loss, level=0.75, released=released)
     assert scipy_minimiser(loss, scale * NORMAL) == pytest.approx(expected, abs=0.02)
 
@@ -109,9 +127,13 @@ def test_the_released_chi2_rises_again_below_minus_four_and_the_conjugate_does_n
 def test_the_conjugate_lies_above_a_value_that_does_not_vary():
     # E (1 + x/2) = (1 - l)/l at l = .75 gives x = -4/3.
     certain = torch.zeros(5, dtype=torch.float64)
-    assert scipy_minimiser(partial(chi2_loss, level=0.75), certain) == pytest.approx(4.0 / 3.0, abs=1e-3)
+    assert scipy_minimiser(partial(chi2_loss, level=0.75), certain) == pytest.approx(
+        4.0 / 3.0, abs=1e-3
+    )
     config = IqlConfig(value="chi2", level=0.75, temperature=0.03)
-    assert scipy_minimiser(partial(value_loss, config=config), certain) == pytest.approx(0.04, abs=1e-3)
+    assert scipy_minimiser(partial(value_loss, config=config), certain) == pytest.approx(
+        0.04, abs=1e-3
+    )
 
 
 def test_beyond_its_clip_the_gumbel_loss_drives_v_away_from_q():

@@ -7,7 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.rl.on_policy.advantages import ChunkRollout, group_advantages, grouped_table, valued_table
+from policies.rl.on_policy.advantages import (
+    ChunkRollout,
+    group_advantages,
+    grouped_table,
+    valued_table,
+)
 from policies.rl.on_policy.config import GroupConfig, OnPolicyConfig
 from policies.rl.on_policy.rollout import spread, to_level
 from robots.errors import HandoffError
@@ -21,7 +26,8 @@ def alone(part: Tensor) -> Tensor:
 
 
 def rollout(values: int | None, seed: int = 0) -> ChunkRollout:
-    """World 0 ends within a chunk, world 1 at the end of one by its time limit, world 2 not at all."""
+    """World 0 ends within a chunk, world 1 at the end of one by its time limit, world 2 not at
+    all."""
     draw = torch.Generator().manual_seed(seed)
     length = torch.full((DECISIONS, WORLDS), HORIZON)
     terminated, truncated = torch.zeros(2, DECISIONS, WORLDS, dtype=torch.bool)
@@ -48,7 +54,8 @@ def rollout(values: int | None, seed: int = 0) -> ChunkRollout:
 
 
 def by_hand(made: ChunkRollout, world: int) -> dict[tuple[int, int], float]:
-    """Advantage of every action executed: the sum of all that follows it, each error by its own product of fades."""
+    """Advantage of every action executed: the sum of all that follows it, each error by its own
+    product of fades."""
     assert made.value_TNV is not None
     assert made.final_value_TNV is not None
     assert made.last_value_NV is not None
@@ -56,7 +63,9 @@ def by_hand(made: ChunkRollout, world: int) -> dict[tuple[int, int], float]:
     errors, links = [], []
     for number, (t, h) in enumerate(steps):
         last = h == int(made.length_TN[t, world]) - 1
-        over, late = (bool(flag[t, world]) and last for flag in (made.terminated_TN, made.truncated_TN))
+        over, late = (
+            bool(flag[t, world]) and last for flag in (made.terminated_TN, made.truncated_TN)
+        )
         if over:
             after = 0.0
         elif late:
@@ -65,7 +74,9 @@ def by_hand(made: ChunkRollout, world: int) -> dict[tuple[int, int], float]:
             after = float(made.value_TNV[*steps[number + 1][:1], world, steps[number + 1][1]])
         else:
             after = float(made.last_value_NV[world, 0])
-        errors.append(float(made.reward_TNH[t, world, h]) + 0.9 * after - float(made.value_TNV[t, world, h]))
+        errors.append(
+            float(made.reward_TNH[t, world, h]) + 0.9 * after - float(made.value_TNV[t, world, h])
+        )
         links.append(0.0 if over or late else 0.9 * 0.8)
     return {
         step: sum(errors[k] * float(np.prod(links[number:k])) for k in range(number, len(steps)))
@@ -114,14 +125,18 @@ def test_chunks_of_one_action_have_the_same_advantages_at_both_levels():
     torch.testing.assert_close(actions.log_prob_RKU, chunks.log_prob_RKU)
 
 
-@pytest.mark.parametrize(("level", "units"), [("token", HORIZON * ENTRIES), ("action", HORIZON), ("chunk", 1)])
+@pytest.mark.parametrize(
+    ("level", "units"), [("token", HORIZON * ENTRIES), ("action", HORIZON), ("chunk", 1)]
+)
 def test_levels_add_up_and_leave_out_what_was_not_executed(level, units):
     made = rollout(1)
     table = valued_table(CONFIG, level, made, alone)
     assert table.log_prob_RKU.shape == (DECISIONS * WORLDS, 1, units)
     assert table.valid_RU is not None
     executed = (torch.arange(HORIZON) < made.length_TN[..., None]).flatten(0, 1)
-    total = torch.where(executed[:, None, :, None], made.log_prob_TNKHA.flatten(0, 1), 0.0).sum(dim=(1, 2, 3))
+    total = torch.where(executed[:, None, :, None], made.log_prob_TNKHA.flatten(0, 1), 0.0).sum(
+        dim=(1, 2, 3)
+    )
     counted = torch.where(table.valid_RU, table.log_prob_RKU[:, 0], 0.0).sum(dim=1)
     torch.testing.assert_close(counted, total)
 
@@ -130,7 +145,9 @@ def test_advantages_of_actions_hold_for_their_tokens_and_not_for_whole_chunks():
     coarse = torch.tensor([[1.0, 2.0]])
     assert spread(coarse, 6).tolist() == [[1.0, 1.0, 1.0, 2.0, 2.0, 2.0]]
     assert spread(coarse[:, :1], 6).tolist() == [[1.0]]
-    with pytest.raises(HandoffError, match="2 advantages of a decision for 1 of its log-probabilities"):
+    with pytest.raises(
+        HandoffError, match="2 advantages of a decision for 1 of its log-probabilities"
+    ):
         spread(coarse, 1)
 
 
@@ -139,14 +156,18 @@ def test_a_chunk_that_was_not_executed_at_all_does_not_count():
     units = to_level(log_prob, torch.tensor([[False, False]]), "chunk")
     assert units.log_prob_RU.tolist() == [[0.0]]
     assert units.valid_RU.tolist() == [[False]]
-    assert to_level(log_prob, torch.tensor([[True, False]]), "chunk").log_prob_RU.tolist() == [[-3.0]]
+    assert to_level(log_prob, torch.tensor([[True, False]]), "chunk").log_prob_RU.tolist() == [
+        [-3.0]
+    ]
 
 
 def test_group_advantages_are_relative_to_the_group():
     outcome = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0])[:, None]
     found = group_advantages(GroupConfig(size=4), outcome)
     # Deviations of a sample: of one in four, and of three in four, both .5.
-    assert found.advantage_N.tolist() == pytest.approx([1.5, -0.5, -0.5, -0.5, 0.5, 0.5, 0.5, -1.5], abs=1e-4)
+    assert found.advantage_N.tolist() == pytest.approx(
+        [1.5, -0.5, -0.5, -0.5, 0.5, 0.5, 0.5, -1.5], abs=1e-4
+    )
     assert found.kept_N.all()
 
 
@@ -177,7 +198,9 @@ def grouped(lengths: list[int], outcomes: list[float]) -> ChunkRollout:
     """Trajectories of so many actions in chunks of 4."""
     count = len(lengths)
     decisions = -(-max(lengths) // HORIZON)
-    length = (torch.tensor(lengths)[None] - HORIZON * torch.arange(decisions)[:, None]).clamp(0, HORIZON)
+    length = (torch.tensor(lengths)[None] - HORIZON * torch.arange(decisions)[:, None]).clamp(
+        0, HORIZON
+    )
     ended = torch.zeros(decisions, count, dtype=torch.bool)
     return ChunkRollout(
         seen=torch.zeros(decisions, count, 1),
@@ -195,12 +218,22 @@ def test_every_trajectory_weighs_the_same_however_long_it_is():
     made = grouped([4, 12, 8, 8], [1.0, 0.0, 1.0, 0.0])
     table = grouped_table(GroupConfig(size=4), "action", made, alone)
     assert table.valid_RU is not None
-    weights = torch.where(table.valid_RU, table.advantage_RU.abs(), 0.0).unflatten(0, (3, 4)).sum(dim=(0, 2))
+    weights = (
+        torch.where(table.valid_RU, table.advantage_RU.abs(), 0.0)
+        .unflatten(0, (3, 4))
+        .sum(dim=(0, 2))
+    )
     assert weights.tolist() == pytest.approx([weights[0].item()] * 4, rel=1e-5)
     plain = grouped_table(GroupConfig(size=4, length_norm=False), "action", made, alone)
     assert plain.valid_RU is not None
-    weights = torch.where(plain.valid_RU, plain.advantage_RU.abs(), 0.0).unflatten(0, (3, 4)).sum(dim=(0, 2))
-    assert weights.tolist() == pytest.approx([weights[0].item() * share for share in (1, 3, 2, 2)], rel=1e-5)
+    weights = (
+        torch.where(plain.valid_RU, plain.advantage_RU.abs(), 0.0)
+        .unflatten(0, (3, 4))
+        .sum(dim=(0, 2))
+    )
+    assert weights.tolist() == pytest.approx(
+        [weights[0].item() * share for share in (1, 3, 2, 2)], rel=1e-5
+    )
 
 
 def test_what_follows_the_end_counts_nowhere_and_neither_do_dropped_groups():
@@ -212,7 +245,10 @@ def test_what_follows_the_end_counts_nowhere_and_neither_do_dropped_groups():
     all_kept = replace(GroupConfig(size=2), drop_alike=False)
     everything = grouped_table(all_kept, "token", made, alone).valid_RU
     assert everything is not None
-    assert everything.unflatten(0, (2, 4)).sum(dim=(0, 2)).tolist() == [2 * ENTRIES, *[8 * ENTRIES] * 3]
+    assert everything.unflatten(0, (2, 4)).sum(dim=(0, 2)).tolist() == [
+        2 * ENTRIES,
+        *[8 * ENTRIES] * 3,
+    ]
 
 
 def test_worlds_that_make_no_groups_are_refused():

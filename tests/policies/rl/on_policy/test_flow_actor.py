@@ -36,14 +36,19 @@ WORLDS, DECISIONS, HORIZON, STEPS = 8, 5, 3, 4
 ONE, ALL = FlowNoiseConfig(steps=STEPS), FlowNoiseConfig(steps=STEPS, one_step=False)
 LEARNED = FlowNoiseConfig(kind="learned", steps=STEPS, hidden=8)
 WIDE = replace(LEARNED, low=0.2, high=0.6)
-"""As much as the SDE's: the published bounds are those of a policy that needs to be right by a little."""
-NOISES = pytest.mark.parametrize("noise", [ONE, ALL, LEARNED], ids=["one_step", "all_steps", "learned"])
+"""As much as the SDE's: the published bounds are those of a policy that needs to be right by a
+little."""
+NOISES = pytest.mark.parametrize(
+    "noise", [ONE, ALL, LEARNED], ids=["one_step", "all_steps", "learned"]
+)
 
 
 def flowing(seed: int = 0) -> VlaPolicy:
     """Chunks of three actions of two entries; as good as untaught."""
     config = VlaConfig(
-        backbone=BackboneConfig(scratch=ScratchConfig(sentences=WORDS, width=16, layers=2, heads=2, feedforward=24)),
+        backbone=BackboneConfig(
+            scratch=ScratchConfig(sentences=WORDS, width=16, layers=2, heads=2, feedforward=24)
+        ),
         train_backbone="all",
         observation_fields=("place",),
         anchor_field=None,
@@ -84,7 +89,9 @@ def test_what_was_said_of_a_chunk_is_said_again(noise: FlowNoiseConfig):
     table = valued_table(LEARNING, "chunk", practised(made), alone)
     for part in range(made.parts):
         again = asked(made, table, part)
-        torch.testing.assert_close(again.log_prob, table.log_prob_RKU[:, part], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            again.log_prob, table.log_prob_RKU[:, part], rtol=1e-4, atol=1e-4
+        )
         torch.testing.assert_close(again.value, table.before_RV, rtol=1e-4, atol=1e-5)
 
 
@@ -94,12 +101,16 @@ def test_the_first_step_clips_nothing_and_moves_policy_values_and_noise(noise: F
     modules = [made.policy, made.head] + ([made.learned] if made.learned is not None else [])
     before = [copy.deepcopy(module.state_dict()) for module in modules if module is not None]
     config = replace(LEARNING, epochs=1, batch_size=10**6)
-    learned = OnPolicyLearner(config, made, made.head).learn(valued_table(config, "chunk", practised(made), alone))
+    learned = OnPolicyLearner(config, made, made.head).learn(
+        valued_table(config, "chunk", practised(made), alone)
+    )
     assert learned.clipped == 0.0
     assert learned.ratio == pytest.approx(1.0, abs=1e-3)
     for module, old in zip(modules, before, strict=True):
         assert module is not None
-        assert any(not torch.equal(weight, old[name]) for name, weight in module.state_dict().items())
+        assert any(
+            not torch.equal(weight, old[name]) for name, weight in module.state_dict().items()
+        )
 
 
 def test_one_step_of_a_decision_is_random_and_all_come_up():
@@ -129,7 +140,9 @@ def test_a_chain_is_as_likely_as_its_steps_worked_by_hand():
     assert float(log_prob[0, 1, 0]) == pytest.approx(2.0 * still, abs=1e-5)
     # One deviation, then two.
     assert float(log_prob[0, 0, 0]) == pytest.approx(2.0 * still - 0.5 - 2.0, abs=1e-4)
-    assert float(entropy[0, 0, 0]) == pytest.approx(2.0 * (np.log(0.1) + 0.5 * np.log(2.0 * np.pi * np.e)), abs=1e-5)
+    assert float(entropy[0, 0, 0]) == pytest.approx(
+        2.0 * (np.log(0.1) + 0.5 * np.log(2.0 * np.pi * np.e)), abs=1e-5
+    )
 
 
 def test_learned_deviations_stay_within_their_bounds():
@@ -147,7 +160,9 @@ def test_the_value_is_the_observations_alone():
     made = actor(ONE)
     seen = worlds(made.policy).seen()
     decided = made.decide(seen, torch.Generator().manual_seed(0)).value_BV
-    torch.testing.assert_close(decided, made.decide(seen, torch.Generator().manual_seed(1)).value_BV)
+    torch.testing.assert_close(
+        decided, made.decide(seen, torch.Generator().manual_seed(1)).value_BV
+    )
     torch.testing.assert_close(decided, made.value(seen))
 
 
@@ -182,7 +197,10 @@ def imitate(policy: VlaPolicy) -> None:
     draw = np.random.default_rng(0)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-3)
     for _ in range(150):
-        right, sign = draw.random(64) < 0.5, np.where(draw.random(64) < 0.5, 0.75, -0.75).astype(np.float32)
+        right, sign = (
+            draw.random(64) < 0.5,
+            np.where(draw.random(64) < 0.5, 0.75, -0.75).astype(np.float32),
+        )
         vector = torch.from_numpy(draw.uniform(-1, 1, (64, 1, 1)).astype(np.float32))
         observed = Observed(vector, {}, tuple(WORDS[int(one)] for one in right))
         chunk = torch.from_numpy(sign)[:, None, None].expand(-1, HORIZON, 2)
@@ -202,7 +220,9 @@ def test_practice_learns_what_the_words_ask_for(group: GroupConfig | None, noise
     policy = flowing()
     imitate(policy)
     learning = replace(LEARNING, epochs=2, batch_size=128, actor_rate=1e-3, critic_rate=3e-3)
-    config = VlaPracticeConfig(group=group, log_prob="chunk", values="chunk", critic=(16,), flow=noise)
+    config = VlaPracticeConfig(
+        group=group, log_prob="chunk", values="chunk", critic=(16,), flow=noise
+    )
     practice = VlaPractice(replace(config, learning=learning), policy, worlds(policy, 128), seed=0)
     shares = []
     for _ in range(15):
@@ -216,8 +236,12 @@ def test_practice_learns_what_the_words_ask_for(group: GroupConfig | None, noise
 def test_a_saved_policy_practises_and_goes_on_where_it_was_killed(tmp_path: Path):
     module = flowing()
     save_policy(tmp_path / "policy", card_of(module), module.state_dict(), module.extra_files())
-    practice = VlaPracticeConfig(flow=LEARNED, log_prob="chunk", values="chunk", critic=(8,), learning=LEARNING)
-    config = FinetuneConfig(practice=practice, rollouts=4, decisions=DECISIONS, save_every=1, first_seed=0)
+    practice = VlaPracticeConfig(
+        flow=LEARNED, log_prob="chunk", values="chunk", critic=(8,), learning=LEARNING
+    )
+    config = FinetuneConfig(
+        practice=practice, rollouts=4, decisions=DECISIONS, save_every=1, first_seed=0
+    )
 
     def practised_in(out: Path, progress: object) -> list[dict[str, float]]:
         out.mkdir(exist_ok=True)

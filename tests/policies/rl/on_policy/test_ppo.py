@@ -1,4 +1,5 @@
-"""On-policy learning as a whole: what an update does, who may share it, and that it goes on where it was killed."""
+"""On-policy learning as a whole: what an update does, who may share it, and that it goes on where
+it was killed."""
 
 import copy
 import math
@@ -25,7 +26,12 @@ from tests.beds.practice import practice
 
 WORLDS, DECISIONS = 8, 12
 ALWAYS = OnPolicyConfig(
-    ppo=PpoConfig(clip=0.2), least_clip=None, epochs=2, batch_size=40, critic_warm_up=0, target_kl=None
+    ppo=PpoConfig(clip=0.2),
+    least_clip=None,
+    epochs=2,
+    batch_size=40,
+    critic_warm_up=0,
+    target_kl=None,
 )
 
 
@@ -49,7 +55,9 @@ def denoising(seed: int = 0, objective: str = "diffusion", **options) -> Denoisi
 
 def gaussian(seed: int = 0) -> GaussianActor:
     torch.manual_seed(seed)
-    return GaussianActor(nn.Sequential(nn.Flatten(), nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2)), 2)
+    return GaussianActor(
+        nn.Sequential(nn.Flatten(), nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2)), 2
+    )
 
 
 def critic(outputs: int = 1) -> nn.Module:
@@ -77,7 +85,8 @@ ACTORS = [
 
 @pytest.mark.parametrize("make", ACTORS)
 def test_what_was_said_of_a_decision_is_said_again(make):
-    """Invariants 8 and 12: recomputed log-probabilities are those of acting, so all ratios are 1."""
+    """Invariants 8 and 12: recomputed log-probabilities are those of acting, so all ratios are
+    1."""
     actor = make()
     rollout = practised(actor)
     seen = rollout.seen.flatten(0, 1)
@@ -85,7 +94,9 @@ def test_what_was_said_of_a_decision_is_said_again(make):
         trace = {name: value.flatten(0, 1)[:, part] for name, value in rollout.parts.items()}
         with torch.no_grad():
             again = actor.log_prob(seen, torch.full((len(seen),), part), trace)
-        torch.testing.assert_close(again, rollout.log_prob_TNK.flatten(0, 1)[:, part], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            again, rollout.log_prob_TNK.flatten(0, 1)[:, part], rtol=1e-5, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("make", ACTORS)
@@ -98,7 +109,9 @@ def test_the_first_step_clips_nothing_and_the_policy_moves(make):
     assert learned.clipped == 0.0
     assert learned.ratio == pytest.approx(1.0, abs=1e-4)
     assert learned.kl == pytest.approx(0.0, abs=1e-6)
-    assert any(not torch.equal(old, new) for old, new in zip(before, actor.parameters(), strict=True))
+    assert any(
+        not torch.equal(old, new) for old, new in zip(before, actor.parameters(), strict=True)
+    )
 
 
 def test_the_policy_as_it_was_stays_as_it_was():
@@ -107,7 +120,9 @@ def test_the_policy_as_it_was_stays_as_it_was():
     OnPolicyLearner(ALWAYS, actor, value).update(practised(actor, value))
     for name, weight in actor.before.state_dict().items():
         assert torch.equal(weight, before[name]), name
-    moved = [not torch.equal(weight, before[name]) for name, weight in actor.policy.state_dict().items()]
+    moved = [
+        not torch.equal(weight, before[name]) for name, weight in actor.policy.state_dict().items()
+    ]
     assert any(moved)
 
 
@@ -173,7 +188,9 @@ def test_one_two_and_four_workers_make_the_same_update(make, workers, batch):
     rollout = practised(whole_actor, whole_critic)
     actors = [copy.deepcopy(whole_actor) for _ in range(workers)]
     critics = [copy.deepcopy(whole_critic) for _ in range(workers)]
-    config = replace(ALWAYS, max_grad_norm=0.5, batch_size=batch, cloning=0.0 if make is denoising else 0.1)
+    config = replace(
+        ALWAYS, max_grad_norm=0.5, batch_size=batch, cloning=0.0 if make is denoising else 0.1
+    )
     told = OnPolicyLearner(config, whole_actor, whole_critic).update(rollout)
     sums = Sum(workers)
 
@@ -233,9 +250,13 @@ def test_a_cost_above_its_limit_raises_the_multiplier_and_turns_the_update():
     free, bound, value = gaussian(), gaussian(), critic(2)
     rollout = practised(bound, value, cost=lambda: np.arange(WORLDS) * 1.0)
     OnPolicyLearner(ALWAYS, free, copy.deepcopy(value)).update(rollout, episode_cost=50.0)
-    learned = OnPolicyLearner(replace(ALWAYS, cost_limit=10.0), bound, value).update(rollout, episode_cost=50.0)
+    learned = OnPolicyLearner(replace(ALWAYS, cost_limit=10.0), bound, value).update(
+        rollout, episode_cost=50.0
+    )
     assert learned.multiplier == pytest.approx(0.001 + 0.035 * 40.0)
-    assert any(not torch.equal(a, b) for a, b in zip(free.parameters(), bound.parameters(), strict=True))
+    assert any(
+        not torch.equal(a, b) for a, b in zip(free.parameters(), bound.parameters(), strict=True)
+    )
 
 
 def test_staying_near_what_it_was_holds_the_policy_back():
@@ -247,7 +268,9 @@ def test_staying_near_what_it_was_holds_the_policy_back():
         seen = torch.randn(64, 1, 2, generator=torch.Generator().manual_seed(0))
         noise = torch.randn(64, 1, 2, generator=torch.Generator().manual_seed(1))
         with torch.no_grad():
-            moved.append(float((actor.policy(seen, noise) - actor.before(seen, noise)).abs().mean()))
+            moved.append(
+                float((actor.policy(seen, noise) - actor.before(seen, noise)).abs().mean())
+            )
     assert moved[1] < 0.5 * moved[0]
 
 

@@ -39,7 +39,13 @@ def by_hand(ratio: float, advantage: float, low: float, high: float, dual: float
 
 
 @pytest.mark.parametrize(
-    "config", [PpoConfig(), PpoConfig(clip=0.1, clip_high=0.28), PpoConfig(dual_clip=1.2), PpoConfig(clip=0.01)]
+    "config",
+    [
+        PpoConfig(),
+        PpoConfig(clip=0.1, clip_high=0.28),
+        PpoConfig(dual_clip=1.2),
+        PpoConfig(clip=0.01),
+    ],
 )
 def test_the_loss_is_the_formula_row_by_row(config):
     log_prob, proximal, advantage = drawn()
@@ -57,7 +63,8 @@ def test_the_loss_is_the_formula_row_by_row(config):
 
 
 def test_at_the_policy_that_acted_the_gradient_is_that_of_the_policy():
-    """Invariant 12: ratio 1, nothing clipped, the gradient that of REINFORCE with these advantages."""
+    """Invariant 12: ratio 1, nothing clipped, the gradient that of REINFORCE with these
+    advantages."""
     log_prob, _, advantage = drawn()
     found = surrogate(PpoConfig(), log_prob, log_prob.detach().clone(), advantage)
     assert (float(found.clipped), float(found.kl), float(found.ratio)) == (0.0, 0.0, 1.0)
@@ -79,7 +86,12 @@ def test_every_row_can_have_a_clip_of_its_own():
     clips = torch.linspace(0.001, 0.5, ROWS, dtype=torch.float64)
     whole = surrogate(PpoConfig(), log_prob, proximal, advantage, clip=clips)
     rows = [
-        surrogate(PpoConfig(clip=float(clip)), log_prob[i : i + 1], proximal[i : i + 1], advantage[i : i + 1]).loss
+        surrogate(
+            PpoConfig(clip=float(clip)),
+            log_prob[i : i + 1],
+            proximal[i : i + 1],
+            advantage[i : i + 1],
+        ).loss
         for i, clip in enumerate(clips)
     ]
     assert whole.loss.item() == pytest.approx(torch.stack(rows).mean().item(), rel=1e-9)
@@ -89,16 +101,22 @@ def test_a_proximal_policy_that_acted_is_plain_ppo():
     """Invariant 13, AReaL: equal proximal and behaviour policies leave PPO, bit for bit."""
     log_prob, proximal, advantage = drawn()
     plain = surrogate(PpoConfig(), log_prob, proximal, advantage)
-    decoupled = surrogate(PpoConfig(behaviour_cap=5.0), log_prob, proximal, advantage, behaviour=proximal)
+    decoupled = surrogate(
+        PpoConfig(behaviour_cap=5.0), log_prob, proximal, advantage, behaviour=proximal
+    )
     assert torch.equal(plain.loss, decoupled.loss)
 
 
 def test_old_data_weigh_as_much_as_the_proximal_policy_would_have_made_them():
     log_prob, proximal, advantage = drawn()
     behaviour = proximal + torch.linspace(-3.0, 3.0, ROWS, dtype=torch.float64)
-    found = surrogate(PpoConfig(behaviour_cap=5.0), log_prob, proximal, advantage, behaviour=behaviour)
+    found = surrogate(
+        PpoConfig(behaviour_cap=5.0), log_prob, proximal, advantage, behaviour=behaviour
+    )
     rows = [
-        surrogate(PpoConfig(), log_prob[i : i + 1], proximal[i : i + 1], advantage[i : i + 1]).loss.item()
+        surrogate(
+            PpoConfig(), log_prob[i : i + 1], proximal[i : i + 1], advantage[i : i + 1]
+        ).loss.item()
         * min(math.exp(float(proximal[i] - behaviour[i])), 5.0)
         for i in range(ROWS)
     ]
@@ -124,7 +142,14 @@ def test_the_gradient_does_not_depend_on_who_has_which_rows(workers):
     parts = torch.arange(ROWS).chunk(workers)
 
     def loss(take: torch.Tensor, count: float | None) -> torch.Tensor:
-        policy = surrogate(PpoConfig(), log_prob[take], proximal[take], advantage[take], valid=valid[take], rows=count)
+        policy = surrogate(
+            PpoConfig(),
+            log_prob[take],
+            proximal[take],
+            advantage[take],
+            valid=valid[take],
+            rows=count,
+        )
         config = PpoConfig(value_clip=0.2)
         return policy.loss + value_loss(
             config, log_prob[take], targets[take], values[take], valid=valid[take], rows=count
@@ -154,7 +179,9 @@ def test_errors_of_values_beyond_hubers_bound_count_linearly():
     (gradient,) = torch.autograd.grad(loss, value)
     assert gradient.tolist() == pytest.approx([0.25, 0.5])
     near = value_loss(PpoConfig(value_huber=10.0), value, target, value.detach())
-    assert near.item() == pytest.approx(value_loss(PpoConfig(), value, target, value.detach()).item())
+    assert near.item() == pytest.approx(
+        value_loss(PpoConfig(), value, target, value.detach()).item()
+    )
 
 
 def _told(sums: Iterator[torch.Tensor], part: torch.Tensor) -> torch.Tensor:
@@ -171,9 +198,15 @@ def test_advantages_are_normalised_over_all_workers(numbers, workers, chance):
     parts = list(torch.arange(len(numbers)).tensor_split(workers))
     # All workers at once: what each would sum is summed here.
     counted = [valid[part] for part in parts]
-    total = torch.stack([valid.sum().double(), torch.where(valid, advantage, torch.zeros(())).double().sum()])
+    total = torch.stack(
+        [valid.sum().double(), torch.where(valid, advantage, torch.zeros(())).double().sum()]
+    )
     mean = total[1] / max(1.0, float(total[0]))
-    squares = torch.where(valid, advantage.double() - mean, torch.zeros((), dtype=torch.float64)).square().sum()
+    squares = (
+        torch.where(valid, advantage.double() - mean, torch.zeros((), dtype=torch.float64))
+        .square()
+        .sum()
+    )
     sums = [[total, squares] for _ in parts]
     shared = torch.cat(
         [
@@ -221,7 +254,10 @@ def test_a_cost_without_a_limit_is_plain_ppo_bit_for_bit():
 def test_a_gain_answers_the_cost_of_now_beside_the_integral():
     multiplier = Lagrangian(limit=10.0, rate=0.1, gain=0.5, integral=0.0)
     multiplier.update(14.0)
-    assert (multiplier.integral, multiplier.multiplier) == (pytest.approx(0.4), pytest.approx(0.4 + 2.0))
+    assert (multiplier.integral, multiplier.multiplier) == (
+        pytest.approx(0.4),
+        pytest.approx(0.4 + 2.0),
+    )
     multiplier.update(9.0)
     assert (multiplier.integral, multiplier.multiplier) == (pytest.approx(0.3), 0.0)
 
@@ -245,7 +281,9 @@ def test_the_rate_follows_the_divergence_between_its_bounds():
     assert followed_rate(9e-3, 0.0, 0.02) == 1e-2
 
 
-@pytest.mark.parametrize("wrong", [{"clip": 0.0}, {"clip": 1.0}, {"clip_high": 0.1}, {"dual_clip": 1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"clip": 0.0}, {"clip": 1.0}, {"clip_high": 0.1}, {"dual_clip": 1.0}]
+)
 def test_clips_that_make_no_sense_are_refused(wrong):
     with pytest.raises(HandoffError, match="ppo: "):
         PpoConfig(**wrong)

@@ -17,14 +17,17 @@ def rollout(seed: int, steps: int = 23, worlds: int = 5) -> dict[str, torch.Tens
     }
 
 
-def estimated(data: dict[str, torch.Tensor], discount: float | torch.Tensor, trace: float) -> Advantages:
+def estimated(
+    data: dict[str, torch.Tensor], discount: float | torch.Tensor, trace: float
+) -> Advantages:
     names = ("reward", "value", "after", "terminated", "truncated")
     reward, value, after, terminated, truncated = (data[name] for name in names)
     return gae(reward, value, after, terminated, truncated, discount, trace)
 
 
 def brute_force(data: dict[str, torch.Tensor], discount: np.ndarray, trace: float) -> np.ndarray:
-    """A_t = sum over l of (product over i < l of g_i lambda) delta_(t+l), up to the episode's end."""
+    """A_t = sum over l of (product over i < l of g_i lambda) delta_(t+l), up to the episode's
+    end."""
     reward, value, after = (data[name].numpy() for name in ("reward", "value", "after"))
     terminated, truncated = data["terminated"].numpy(), data["truncated"].numpy()
     advantage = np.zeros_like(reward)
@@ -48,7 +51,9 @@ def test_gae_equals_the_double_sum(trace):
         found = estimated(data, 0.9, trace)
         expected = brute_force(data, np.full(data["reward"].shape, 0.9), trace)
         np.testing.assert_allclose(found.advantage_TN.numpy(), expected, atol=1e-6)
-        np.testing.assert_allclose(found.return_TN.numpy(), expected + data["value"].numpy(), atol=1e-6)
+        np.testing.assert_allclose(
+            found.return_TN.numpy(), expected + data["value"].numpy(), atol=1e-6
+        )
 
 
 def test_gae_of_chunks_of_unequal_length_equals_the_double_sum():
@@ -59,11 +64,15 @@ def test_gae_of_chunks_of_unequal_length_equals_the_double_sum():
         data["reward"] = chunk_reward(rewards, length, 0.9)
         summed = np.zeros(length.shape)
         for index in np.ndindex(*length.shape):
-            summed[index] = sum(0.9**i * float(rewards[index][i]) for i in range(int(length[index])))
+            summed[index] = sum(
+                0.9**i * float(rewards[index][i]) for i in range(int(length[index]))
+            )
         np.testing.assert_allclose(data["reward"].numpy(), summed, atol=1e-6)
         discount = 0.9**length
         found = estimated(data, discount, 0.8)
-        np.testing.assert_allclose(found.advantage_TN.numpy(), brute_force(data, discount.numpy(), 0.8), atol=1e-6)
+        np.testing.assert_allclose(
+            found.advantage_TN.numpy(), brute_force(data, discount.numpy(), 0.8), atol=1e-6
+        )
 
 
 def test_chunks_of_one_step_are_plain_steps():
@@ -86,11 +95,20 @@ def test_by_hand_a_terminal_cuts_and_a_time_limit_bootstraps():
     off = torch.zeros(2, 1, dtype=torch.bool)
     first = torch.tensor([[True], [False]])
     # Running on: delta = 1 + 0.5 * 2 - 1 = 1 at both; A_0 = 1 + 0.25 * 1.
-    assert gae(column, column, 2 * column, off, off, 0.5, 0.5).advantage_TN[:, 0].tolist() == [1.25, 1.0]
+    assert gae(column, column, 2 * column, off, off, 0.5, 0.5).advantage_TN[:, 0].tolist() == [
+        1.25,
+        1.0,
+    ]
     # Terminated after the first: delta_0 = 1 - 1 = 0, and nothing flows back.
-    assert gae(column, column, 2 * column, first, off, 0.5, 0.5).advantage_TN[:, 0].tolist() == [0.0, 1.0]
+    assert gae(column, column, 2 * column, first, off, 0.5, 0.5).advantage_TN[:, 0].tolist() == [
+        0.0,
+        1.0,
+    ]
     # Truncated after the first: delta_0 = 1, and nothing flows back.
-    assert gae(column, column, 2 * column, off, first, 0.5, 0.5).advantage_TN[:, 0].tolist() == [1.0, 1.0]
+    assert gae(column, column, 2 * column, off, first, 0.5, 0.5).advantage_TN[:, 0].tolist() == [
+        1.0,
+        1.0,
+    ]
 
 
 def test_the_value_after_an_end_is_that_of_the_true_final_observation():

@@ -1,4 +1,5 @@
-"""Policies of action tokens that practise: what they say of themselves, whom they learn with, and what they learn."""
+"""Policies of action tokens that practise: what they say of themselves, whom they learn with, and
+what they learn."""
 
 import copy
 import json
@@ -63,7 +64,9 @@ def alone(part: Tensor) -> Tensor:
 def reading(decoding: str = "parallel", seed: int = 0) -> TokenVlaPolicy:
     """Chunks of three actions of two entries, four bins each; as good as untaught."""
     config = TokenVlaConfig(
-        backbone=BackboneConfig(scratch=ScratchConfig(sentences=WORDS, width=16, layers=1, heads=2, feedforward=24)),
+        backbone=BackboneConfig(
+            scratch=ScratchConfig(sentences=WORDS, width=16, layers=1, heads=2, feedforward=24)
+        ),
         train_backbone="all",
         observation_fields=("place",),
         anchor_field=None,
@@ -82,7 +85,9 @@ def worlds(policy: TokenVlaPolicy, number: int = WORLDS) -> ChunkWorlds:
     return ChunkWorlds(WordLine(number), policy, HORIZON, count(1000), 0.99)
 
 
-def actor(level: Any = "token", values: Any = "action", decoding: str = "parallel", **options: Any) -> TokenActor:
+def actor(
+    level: Any = "token", values: Any = "action", decoding: str = "parallel", **options: Any
+) -> TokenActor:
     policy = reading(decoding)
     torch.manual_seed(5)
     return TokenActor(policy, level, values, (8,), **options)
@@ -111,13 +116,17 @@ def test_the_first_step_clips_nothing_and_moves_the_policy_and_its_values(level:
     made = actor(level, "chunk")
     before = copy.deepcopy((made.policy.state_dict(), made.head.state_dict()))  # type: ignore[union-attr]
     config = replace(LEARNING, epochs=1, batch_size=10**6)
-    learned = OnPolicyLearner(config, made, made.head).learn(valued_table(config, level, practised(made), alone))
+    learned = OnPolicyLearner(config, made, made.head).learn(
+        valued_table(config, level, practised(made), alone)
+    )
     assert learned.clipped == 0.0
     assert learned.ratio == pytest.approx(1.0, abs=1e-4)
     assert learned.kl == pytest.approx(0.0, abs=1e-6)
     for module, old in zip((made.policy, made.head), before, strict=True):
         assert module is not None
-        assert any(not torch.equal(weight, old[name]) for name, weight in module.state_dict().items())
+        assert any(
+            not torch.equal(weight, old[name]) for name, weight in module.state_dict().items()
+        )
 
 
 def test_the_gradient_at_the_policy_that_acted_is_the_policy_gradient():
@@ -130,7 +139,10 @@ def test_the_gradient_at_the_policy_that_acted_is_the_policy_gradient():
     trace = {name: kept[:, 0] for name, kept in table.trace.items()}
     found = made.evaluate(table.seen, torch.zeros(len(table.seen), dtype=torch.long), trace)
     assert table.valid_RU is not None
-    counted = torch.where(table.valid_RU, found.log_prob * table.advantage_RU, 0.0).sum() / table.valid_RU.sum()
+    counted = (
+        torch.where(table.valid_RU, found.log_prob * table.advantage_RU, 0.0).sum()
+        / table.valid_RU.sum()
+    )
     (-counted).backward()
     expected = [part.grad.clone() for part in made.parameters() if part.grad is not None]
     config = replace(LEARNING, epochs=1, batch_size=10**6, max_grad_norm=None)
@@ -149,15 +161,20 @@ def test_groups_that_all_came_to_the_same_move_nothing():
     before = copy.deepcopy(made.policy.state_dict())
     for group in (GroupConfig(size=4), GroupConfig(size=4, drop_alike=False)):
         OnPolicyLearner(LEARNING, made, None).learn(grouped_table(group, "token", same, alone))
-    assert all(torch.equal(weight, before[name]) for name, weight in made.policy.state_dict().items())
+    assert all(
+        torch.equal(weight, before[name]) for name, weight in made.policy.state_dict().items()
+    )
 
 
 def test_an_old_rollouts_update_by_the_policy_that_acted_is_that_of_plain_ppo():
-    """Invariant 13: decoupled PPO collapses to PPO where the proximal policy is the one that acted."""
+    """Invariant 13: decoupled PPO collapses to PPO where the proximal policy is the one that
+    acted."""
     plain, decoupled = actor("action", "action"), actor("action", "action")
     rollout = practised(plain)
     for made, config in ((plain, LEARNING), (decoupled, replace(LEARNING, decoupled=True))):
-        OnPolicyLearner(config, made, made.head).learn(valued_table(config, "action", rollout, alone))
+        OnPolicyLearner(config, made, made.head).learn(
+            valued_table(config, "action", rollout, alone)
+        )
     for one, other in zip(plain.parameters(), decoupled.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
@@ -235,7 +252,9 @@ def test_one_two_and_four_workers_make_the_same_update(kind: str, workers: int):
 
 def test_groups_begin_in_one_state_and_stay_ended():
     made = actor("token", None)
-    rollout = ChunkCollector(worlds(made.policy), made).episodes(4, DECISIONS, ("return", "success", "brevity"))
+    rollout = ChunkCollector(worlds(made.policy), made).episodes(
+        4, DECISIONS, ("return", "success", "brevity")
+    )
     first = rollout.seen[0]
     for name in ("vector", "instruction"):
         pairs = first[name].unflatten(0, (2, 4))
@@ -263,7 +282,8 @@ def test_the_words_of_a_world_that_begins_anew_are_its_new_ones():
         told = [bytes(row[row > 0].tolist()).decode() for row in seen["instruction"]]
         assert told == [WORDS[int(right)] for right in env.right]
         assert torch.equal(
-            policy.normalize_observation.inverse(seen["vector"])[:, 0, 0], torch.from_numpy(env.place).float()
+            policy.normalize_observation.inverse(seen["vector"])[:, 0, 0],
+            torch.from_numpy(env.place).float(),
         )
 
 
@@ -283,7 +303,11 @@ def imitate(policy: TokenVlaPolicy, share: float) -> None:
         sign = torch.from_numpy(np.where(right == good, 0.75, -0.75).astype(np.float32))
         vector = torch.from_numpy(draw.uniform(-1, 1, (64, 1, 1)).astype(np.float32))
         observed = Observed(vector, {}, tuple(WORDS[int(one)] for one in right))
-        batch = Batch(observed, sign[:, None, None].expand(-1, HORIZON, 2), torch.zeros(64, HORIZON, dtype=torch.bool))
+        batch = Batch(
+            observed,
+            sign[:, None, None].expand(-1, HORIZON, 2),
+            torch.zeros(64, HORIZON, dtype=torch.bool),
+        )
         loss = policy.loss(batch, np.random.default_rng(step))
         optimizer.zero_grad()
         loss.backward()
@@ -308,15 +332,22 @@ def test_practice_learns_what_the_words_ask_for(group: GroupConfig | None):
 
 
 def test_with_adapters_the_backbone_stays_as_it_was(tmp_path: Path):
-    """LoRA: a policy of adapters, saved and loaded again, learns by them and by what is not the backbone's own."""
-    module = TokenVlaPolicy(replace(reading().config, train_backbone="lora"), Shapes({"place": (0, 1)}, 2, None, {}))
+    """LoRA: a policy of adapters, saved and loaded again, learns by them and by what is not the
+    backbone's own."""
+    module = TokenVlaPolicy(
+        replace(reading().config, train_backbone="lora"), Shapes({"place": (0, 1)}, 2, None, {})
+    )
     save_policy(tmp_path, card_of(module), module.state_dict(), module.extra_files())
     policy, _ = load_module(tmp_path, trainable=True)
     assert isinstance(policy, TokenVlaPolicy)
     before = copy.deepcopy(policy.state_dict())
     config = VlaPracticeConfig(critic=(8,), learning=LEARNING)
     VlaPractice(config, policy, worlds(policy), seed=0).rollout(DECISIONS)
-    moved = {name for name, weight in policy.state_dict().items() if not torch.equal(weight, before[name])}
+    moved = {
+        name
+        for name, weight in policy.state_dict().items()
+        if not torch.equal(weight, before[name])
+    }
     own = {name for name in moved if name.startswith("backbone.text") and "lora_" not in name}
     assert own == set()
     assert any("lora_" in name for name in moved)
@@ -335,7 +366,9 @@ def test_a_practice_that_was_killed_goes_on_with_the_same_weights():
     assert again.rollouts == 1
     for name, weight in other.state_dict().items():
         assert torch.equal(weight, policy.state_dict()[name]), name
-    assert torch.equal(again.state_dict()["collector"]["generator"], state["collector"]["generator"])
+    assert torch.equal(
+        again.state_dict()["collector"]["generator"], state["collector"]["generator"]
+    )
     for name, weight in again.state_dict()["beside"]["head"].items():
         assert torch.equal(weight, state["beside"]["head"][name])
 
@@ -375,11 +408,15 @@ def card_of(module: TokenVlaPolicy | VlaPolicy) -> PolicyCard:
 
 
 @pytest.mark.parametrize("group", [None, GroupConfig(size=4)])
-def test_a_saved_policy_practises_and_goes_on_where_it_was_killed(group: GroupConfig | None, tmp_path: Path):
+def test_a_saved_policy_practises_and_goes_on_where_it_was_killed(
+    group: GroupConfig | None, tmp_path: Path
+):
     module = reading()
     save_policy(tmp_path / "policy", card_of(module), module.state_dict(), module.extra_files())
     practice = VlaPracticeConfig(group=group, critic=(8,), learning=LEARNING)
-    config = FinetuneConfig(practice=practice, rollouts=4, decisions=DECISIONS, save_every=1, first_seed=0)
+    config = FinetuneConfig(
+        practice=practice, rollouts=4, decisions=DECISIONS, save_every=1, first_seed=0
+    )
 
     def practised_in(out: Path, progress: Any) -> list[dict[str, float]]:
         out.mkdir(exist_ok=True)
@@ -395,7 +432,10 @@ def test_a_saved_policy_practises_and_goes_on_where_it_was_killed(group: GroupCo
         assert {**one, "cpu_seconds": 0} == {**other, "cpu_seconds": 0}
     found, found_card = load_module(tmp_path / "cut")
     assert found_card.model == module.config
-    assert any(not torch.equal(one, other) for one, other in zip(found.parameters(), module.parameters(), strict=True))
+    assert any(
+        not torch.equal(one, other)
+        for one, other in zip(found.parameters(), module.parameters(), strict=True)
+    )
     met = load_file(tmp_path / "cut" / FILE)
     assert met["vector"].shape[1:] == (1, 1)
     assert set(decode(met["instruction"].numpy())) == set(WORDS)

@@ -52,7 +52,12 @@ def test_a_chunk_past_the_end_is_whole_with_zeros_for_what_was_not_executed():
     batch = replay.transitions(np.arange(4))
     expected = np.array([[0, 0.1, 0.2], [0.1, 0.2, 0.3], [0.2, 0.3, 0], [0.3, 0, 0]], np.float32)
     np.testing.assert_allclose(batch.action_BA.numpy(), expected)
-    assert batch.extra["valid_BH"].tolist() == [[True] * 3, [True] * 3, [True, True, False], [True, False, False]]
+    assert batch.extra["valid_BH"].tolist() == [
+        [True] * 3,
+        [True] * 3,
+        [True, True, False],
+        [True, False, False],
+    ]
     assert batch.reward_B.tolist() == [3, 6, 8, 8]
     assert batch.discount_B.tolist() == [0.125, 0.125, 0.25, 0.5]
 
@@ -76,7 +81,9 @@ def test_corrections_with_a_gap_between_them_are_not_linked():
 
 
 def test_nothing_follows_an_end_whatever_its_number_and_its_batch():
-    steps = episode([1, 2, 4, 8], end="running")._replace(truncated=np.array([False, True, False, False]))
+    steps = episode([1, 2, 4, 8], end="running")._replace(
+        truncated=np.array([False, True, False, False])
+    )
     together = replay_of(steps, n_step=4)
     apart = replay_of(*[chosen(steps, np.array([row])) for row in range(4)], n_step=4)
     for replay in (together, apart):
@@ -96,7 +103,9 @@ def test_no_whole_chunk_is_an_error_that_names_the_horizon():
 
 def test_interleaved_episodes_follow_their_own_steps():
     a, b = episode([1, 2, 4], number=5), episode([10, 20, 40], number=9)
-    replay = replay_of(*[chosen(one, np.array([row])) for row in range(3) for one in (a, b)], n_step=3)
+    replay = replay_of(
+        *[chosen(one, np.array([row])) for row in range(3) for one in (a, b)], n_step=3
+    )
     assert replay.transitions(np.arange(2)).reward_B.tolist() == [3, 30]
 
 
@@ -121,7 +130,14 @@ def test_never_arriving_is_worth_the_endless_sum_with_a_tail():
 
 def test_executed_action_proposal_and_policy_version_are_stored():
     steps = plain_steps(
-        *(np.zeros(1), np.zeros(1), np.zeros((1, 1)), np.full((1, 1), 0.5), np.zeros(1), np.zeros((1, 1))),
+        *(
+            np.zeros(1),
+            np.zeros(1),
+            np.zeros((1, 1)),
+            np.full((1, 1), 0.5),
+            np.zeros(1),
+            np.zeros((1, 1)),
+        ),
         *(np.zeros(1, bool), np.zeros(1, bool)),
         intervention=np.ones(1, bool),
         proposed=np.full((1, 1), -0.5),
@@ -167,7 +183,9 @@ def test_exactly_half_of_every_batch_is_of_the_demonstrations(size):
 
 
 def test_draws_are_uniform():
-    drawn = replay_of(episode([float(i) for i in range(10)])).sample(20_000, np.random.default_rng(0))
+    drawn = replay_of(episode([float(i) for i in range(10)])).sample(
+        20_000, np.random.default_rng(0)
+    )
     counts = np.bincount(drawn.seen.vector_BO[:, 0].numpy().astype(int), minlength=10)
     assert np.abs(counts - 2000).max() < 5 * np.sqrt(2000)
 

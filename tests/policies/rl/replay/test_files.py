@@ -45,7 +45,9 @@ def replay_files_removed(folder: Path) -> None:
 
 
 def test_samples_of_a_loaded_replay_are_those_of_the_saved_one(tmp_path):
-    replay = replay_of(*[episode([1.0, 2.0, 3.0], number=i) for i in range(9)], capacity=20, n_step=2)
+    replay = replay_of(
+        *[episode([1.0, 2.0, 3.0], number=i) for i in range(9)], capacity=20, n_step=2
+    )
     replay.save(tmp_path)
     loaded = replay_of(capacity=20, n_step=2)
     loaded.load(tmp_path)
@@ -117,7 +119,9 @@ def test_dying_at_any_write_leaves_the_state_before_or_after(tmp_path, monkeypat
         replay = again
         lost = [row for several in batches[: number + 1] for row in range(several.rows)][saved:]
         if lost:
-            replay.append(chosen(joined(batches[: number + 1]), np.arange(saved, saved + len(lost))))
+            replay.append(
+                chosen(joined(batches[: number + 1]), np.arange(saved, saved + len(lost)))
+            )
     assert deaths > 8
     assert replay.added > 3 * config.capacity
 
@@ -146,7 +150,9 @@ def test_dying_within_a_save_larger_than_the_spare_room_hurts_no_saved_step(tmp_
 
 def joined(batches: list[Steps]) -> Steps:
     names = [name for name, value in batches[0]._asdict().items() if isinstance(value, np.ndarray)]
-    return batches[0]._replace(**{name: np.concatenate([getattr(one, name) for one in batches]) for name in names})
+    return batches[0]._replace(
+        **{name: np.concatenate([getattr(one, name) for one in batches]) for name in names}
+    )
 
 
 def save_for_ever(folder: Path, told: Path) -> None:
@@ -154,7 +160,9 @@ def save_for_ever(folder: Path, told: Path) -> None:
     replay = replay_of(capacity=300)
     while True:
         first = replay.added
-        replay.append(episode([float(i) for i in range(first, first + 40)], end="running", first=first))
+        replay.append(
+            episode([float(i) for i in range(first, first + 40)], end="running", first=first)
+        )
         replay.save(folder)
         with told.open("a") as file:
             file.write(f"{replay.added}\n")
@@ -162,7 +170,9 @@ def save_for_ever(folder: Path, told: Path) -> None:
 
 def test_a_killed_process_leaves_all_that_it_had_saved(tmp_path):
     folder, told = tmp_path / "replay", tmp_path / "told"
-    process = multiprocessing.get_context("spawn").Process(target=save_for_ever, args=(folder, told))
+    process = multiprocessing.get_context("spawn").Process(
+        target=save_for_ever, args=(folder, told)
+    )
     process.start()
     while not told.exists() or len(told.read_text().splitlines()) < 12:
         assert process.is_alive()

@@ -9,7 +9,8 @@ CAMERAS = (("wrist", 2, 3), ("front", 1, 1))
 
 
 def episode(number: int, length: int, end: bool = True, first: int = 0) -> Steps:
-    """Every pixel of step i of episode e is 16 e + i, at the front 100 more; so is the observation."""
+    """Every pixel of step i of episode e is 16 e + i, at the front 100 more; so is the
+    observation."""
     index = first + np.arange(length)
     value = 16 * number + index
     last = index == first + length - 1
@@ -17,7 +18,9 @@ def episode(number: int, length: int, end: bool = True, first: int = 0) -> Steps
     def pictures(of: np.ndarray) -> dict[str, np.ndarray]:
         return {
             "wrist": np.broadcast_to(of[:, None, None, None], (length, 2, 3, 3)).astype(np.uint8),
-            "front": np.broadcast_to(100 + of[:, None, None, None], (length, 1, 1, 3)).astype(np.uint8),
+            "front": np.broadcast_to(100 + of[:, None, None, None], (length, 1, 1, 3)).astype(
+                np.uint8
+            ),
         }
 
     steps = plain_steps(
@@ -108,10 +111,15 @@ def test_a_large_batch_is_taken_in_whole():
     names = [name for name, value in steps[0]._asdict().items() if isinstance(value, np.ndarray)]
     columns = {name: np.concatenate([getattr(one, name) for one in steps]) for name in names}
     pictures = [
-        {name: np.concatenate([getattr(one, which)[name] for one in steps]) for name in ("wrist", "front")}
+        {
+            name: np.concatenate([getattr(one, which)[name] for one in steps])
+            for name in ("wrist", "front")
+        }
         for which in ("pictures", "next_pictures")
     ]
-    replay = replay_of(Steps(**columns, pictures=pictures[0], next_pictures=pictures[1]), capacity=1000)
+    replay = replay_of(
+        Steps(**columns, pictures=pictures[0], next_pictures=pictures[1]), capacity=1000
+    )
     assert replay.pictures is not None
     assert replay.pictures.added == 660
     assert_pictures_belong(replay, np.arange(600))
@@ -134,7 +142,9 @@ def test_saved_pictures_are_found_again_and_unsaved_ones_forgotten(tmp_path):
 
 
 def test_steps_whose_pictures_were_overwritten_after_the_last_save_are_not_drawn(tmp_path):
-    replay = replay_of(*[episode(number % 12, 10) for number in range(100)], capacity=900, folder=tmp_path)
+    replay = replay_of(
+        *[episode(number % 12, 10) for number in range(100)], capacity=900, folder=tmp_path
+    )
     replay.save(tmp_path)
     for number in range(60):
         replay.append(episode(12 + number % 2, 10)._replace(episode=np.full(10, 1000 + number)))
@@ -176,7 +186,11 @@ def test_missing_cameras_and_other_shapes_are_refused():
     with pytest.raises(HandoffError, match="camera front are missing"):
         replay_of(steps._replace(pictures={"wrist": steps.pictures["wrist"]}))
     with pytest.raises(HandoffError, match="next_pictures of camera wrist"):
-        replay_of(steps._replace(next_pictures={**steps.pictures, "wrist": np.zeros((2, 4, 4, 3), np.uint8)}))
+        replay_of(
+            steps._replace(
+                next_pictures={**steps.pictures, "wrist": np.zeros((2, 4, 4, 3), np.uint8)}
+            )
+        )
 
 
 def test_another_capacity_in_the_same_folder_is_refused(tmp_path):

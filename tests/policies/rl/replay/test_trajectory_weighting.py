@@ -39,12 +39,18 @@ def filled(*episodes: Steps) -> Replay:
 
 def three() -> Replay:
     """Returns 0, 1 and 2 by 1, 2 and 4 steps."""
-    return filled(episode(0, 0.0, [0.0]), episode(1, 0.0, [0.0, 1.0]), episode(2, 0.0, [0.5, 0.5, 0.5, 0.5]))
+    return filled(
+        episode(0, 0.0, [0.0]), episode(1, 0.0, [0.0, 1.0]), episode(2, 0.0, [0.5, 0.5, 0.5, 0.5])
+    )
 
 
 def test_returns_weigh_as_their_softmax_and_are_shared_by_the_steps():
-    probability = trajectory_probability(three(), TrajectoryWeightingConfig(kind="rw", temperature=0.5))
-    weights = np.exp([0.0, 1.0, 2.0]) / np.exp([0.0, 1.0, 2.0]).sum()  # normalised returns 0, 0.5, 1 over 0.5
+    probability = trajectory_probability(
+        three(), TrajectoryWeightingConfig(kind="rw", temperature=0.5)
+    )
+    weights = (
+        np.exp([0.0, 1.0, 2.0]) / np.exp([0.0, 1.0, 2.0]).sum()
+    )  # normalised returns 0, 0.5, 1 over 0.5
     np.testing.assert_allclose(probability, np.repeat(weights / [1, 2, 4], [1, 2, 4]), rtol=1e-12)
 
 
@@ -57,7 +63,9 @@ def test_every_step_has_the_whole_weight_if_asked():
 
 def test_top_share_draws_the_steps_of_the_best_alike_and_no_others():
     config = TrajectoryWeightingConfig(kind="top", top_share=0.1)
-    np.testing.assert_allclose(trajectory_probability(three(), config), [0, 0, 0, 0.25, 0.25, 0.25, 0.25])
+    np.testing.assert_allclose(
+        trajectory_probability(three(), config), [0, 0, 0, 0.25, 0.25, 0.25, 0.25]
+    )
 
 
 def test_advantage_ignores_what_the_start_explains():
@@ -99,7 +107,9 @@ def test_interleaved_episodes_and_a_wrapped_ring_find_their_trajectories():
 
 def test_drawn_shares_follow_the_weights():
     replay = three()
-    probability = trajectory_probability(replay, TrajectoryWeightingConfig(kind="rw", temperature=0.5))
+    probability = trajectory_probability(
+        replay, TrajectoryWeightingConfig(kind="rw", temperature=0.5)
+    )
     drawn = replay.sample(40_000, np.random.default_rng(0), probability).reward_B.numpy()
     assert np.mean(drawn == 0.5) == pytest.approx(probability[3:].sum(), abs=0.01)
 
@@ -110,7 +120,9 @@ def test_normalised_maps_smallest_to_0_and_largest_to_1():
 
 def test_as_few_trajectories_as_coefficients_are_refused():
     with pytest.raises(HandoffError, match="2 trajectories for a regression of 2 coefficients"):
-        trajectory_probability(filled(episode(0, 0.0, [1.0]), episode(1, 1.0, [0.0])), TrajectoryWeightingConfig())
+        trajectory_probability(
+            filled(episode(0, 0.0, [1.0]), episode(1, 1.0, [0.0])), TrajectoryWeightingConfig()
+        )
 
 
 def test_wrong_share_and_empty_replay_are_refused():

@@ -39,7 +39,9 @@ def agent_of(engine: MujocoEngine) -> np.ndarray:
 def test_coverage_of_many_blocks_is_that_of_each() -> None:
     rng = np.random.default_rng(0)
     poses = geometry.GOAL_POSE + rng.normal(scale=[0.03, 0.03, 0.8], size=(200, 3))
-    poses[:3] = geometry.GOAL_POSE + np.array([[0.0, 0.0, 0.0], [0.0, 0.0, np.pi / 2], [0.0, 0.0, np.pi]])
+    poses[:3] = geometry.GOAL_POSE + np.array(
+        [[0.0, 0.0, 0.0], [0.0, 0.0, np.pi / 2], [0.0, 0.0, np.pi]]
+    )
     each = [geometry.coverage(pose) for pose in poses]
     np.testing.assert_allclose(geometry.batched_coverage(poses), each, atol=2e-9)
 
@@ -70,7 +72,9 @@ def test_the_motion_of_many_agents_passes_the_knots_of_the_reference() -> None:
 def test_targets_off_the_board_are_clipped() -> None:
     space, far = PdTarget(), np.array([[9.0, -9.0]])
     motion = space.motion(np.array([[0.2, 0.2]]), np.zeros((1, 2)), far, 0.1)
-    limit = space.motion(np.array([[0.2, 0.2]]), np.zeros((1, 2)), np.array([[space.high[0], space.low[1]]]), 0.1)
+    limit = space.motion(
+        np.array([[0.2, 0.2]]), np.zeros((1, 2)), np.array([[space.high[0], space.low[1]]]), 0.1
+    )
     np.testing.assert_array_equal(motion.position, limit.position)
 
 
@@ -88,7 +92,9 @@ def test_a_seed_starts_where_gym_pusht_does() -> None:
     engine.reset(np.arange(6), seeds)
     for i, seed in enumerate(seeds):
         agent, pose = geometry.initial_state(int(seed))
-        np.testing.assert_allclose(agent_of(engine)[i], geometry.clear_of_tee(agent, pose), atol=2e-6)
+        np.testing.assert_allclose(
+            agent_of(engine)[i], geometry.clear_of_tee(agent, pose), atol=2e-6
+        )
         np.testing.assert_allclose(block_pose(engine.view)[i], pose, atol=1e-9)
 
 
@@ -136,7 +142,10 @@ def test_a_step_of_2_ms_pushes_the_block_to_where_1_ms_does(offset: float) -> No
             dataclasses.replace(TASK, scene=scene, timestep=timestep),
         )
         for k in range(15):
-            engine.step(np.array([[0.25 + offset, 0.18 + 0.04 * min(1.0, 0.1 * (k + 1))]]), np.ones(1, dtype=bool))
+            engine.step(
+                np.array([[0.25 + offset, 0.18 + 0.04 * min(1.0, 0.1 * (k + 1))]]),
+                np.ones(1, dtype=bool),
+            )
         poses.append(block_pose(engine.view)[0])
     assert poses[0][1] > 0.22 - 0.02 * (offset > 0)
     np.testing.assert_allclose(poses[0][:2], poses[1][:2], atol=0.001)
@@ -145,11 +154,15 @@ def test_a_step_of_2_ms_pushes_the_block_to_where_1_ms_does(offset: float) -> No
 
 def test_a_block_at_the_goal_scores_one_and_ends_the_episode() -> None:
     beside = np.array([0.0, 0.020, 0.0])
-    engine = placed(np.tile([0.1, 0.1], (2, 1)), np.stack([geometry.GOAL_POSE, geometry.GOAL_POSE + beside]))
+    engine = placed(
+        np.tile([0.1, 0.1], (2, 1)), np.stack([geometry.GOAL_POSE, geometry.GOAL_POSE + beside])
+    )
     reading = engine.read()
     assert reading.info["coverage"][0] == pytest.approx(1.0, abs=1e-6)
     assert reading.reward[0] == 1.0
-    assert reading.reward[1] == pytest.approx(geometry.coverage(geometry.GOAL_POSE + beside) / 0.95, abs=1e-6)
+    assert reading.reward[1] == pytest.approx(
+        geometry.coverage(geometry.GOAL_POSE + beside) / 0.95, abs=1e-6
+    )
     assert reading.success.tolist() == reading.terminated.tolist() == [True, False]
 
 
@@ -163,7 +176,9 @@ def test_a_block_off_the_board_ends_the_episode_unsolved() -> None:
 def test_a_push_on_the_middle_of_the_bar_moves_the_block_straight() -> None:
     pushes = expert._pushes()
     middle = np.abs(pushes.contact[:, 0]) < 0.0021
-    straight = np.flatnonzero(middle & (pushes.normal[:, 1] == -1.0) & (pushes.direction[:, 1] == 1.0))
+    straight = np.flatnonzero(
+        middle & (pushes.normal[:, 1] == -1.0) & (pushes.direction[:, 1] == 1.0)
+    )
     motion = pushes.motion[straight].mean(axis=0)
     np.testing.assert_allclose(motion[:, 1], expert.LENGTHS, rtol=0.01)
     np.testing.assert_allclose(motion[:, [0, 2]], 0.0, atol=1e-9)
