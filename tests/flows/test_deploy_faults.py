@@ -245,7 +245,7 @@ CLOSED = """
 import sys
 from pathlib import Path
 import flows.deployment.session as deploying
-from flows import benches
+from flows.deployment import arms
 from flows.__main__ import main
 from flows.deployment.arms import DeploySession
 from real.console.server import ConsoleConfig
@@ -253,7 +253,7 @@ from real.deploy.loop import LoopConfig
 from real.deploy.supervision import Oversight
 from sim.twin.twin import TwinConfig
 
-look, seen = benches._Simulated.pose, []
+look, seen = arms._Simulated.pose, []
 
 def pose(self):
     seen.append(0)
@@ -261,7 +261,7 @@ def pose(self):
         print("running", flush=True)
     return look(self)
 
-benches._Simulated.pose = pose
+arms._Simulated.pose = pose
 deploying.await_go = lambda oversight: True
 Oversight.look = lambda self: setattr(self, "paused", False)
 session = DeploySession(loop=LoopConfig(max_steps=10_000), twin=TwinConfig(host="127.0.79.21"))

@@ -41,6 +41,7 @@ SMALL = [
     "export.golden=8",
     "gate.repeats=20",
     "gate.min_speedup=0",
+    "gate.p99_ms=60000",
     "deploy.starts=1",
     "deploy.videos=0",
     "deploy.loop.max_steps=3",

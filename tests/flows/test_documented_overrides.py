@@ -143,7 +143,7 @@ def test_examples_are_found_where_they_stand() -> None:
     runs = {Path(where).suffix for where, _, _ in documented_runs()}
     assert runs == {".md", ".yaml"}
     assert {command for command, _, _ in help_examples()} == set(COMPOSERS)
-    assert {"compose.py", "hil_compose.py"} < {where for where, _ in examples()}
+    assert {"compose.py"} < {where for where, _ in examples()}
     assert {recipe for recipe, _ in configuration_examples()} >= {"demo", "push_t_image"}
     assert list(documented_targets())
 

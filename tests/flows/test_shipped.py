@@ -59,7 +59,7 @@ def test_keypoints_fit_the_block(ingested: tuple[EpisodeStore, dict]) -> None:
 
 
 def test_it_is_small_and_its_seeds_are_far_from_those_of_evaluation() -> None:
-    provenance = json.loads(SHIPPED.with_name("push_t_rollouts.json").read_text())
+    provenance = json.loads(SHIPPED.with_name("rollouts.json").read_text())
     assert SHIPPED.stat().st_size <= 2e6
     assert min(provenance["seeds"]) >= 500_000
     assert len(provenance["taught_by"]["policy"]) == 64
