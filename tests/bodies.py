@@ -32,7 +32,8 @@ def bodies(files: Mapping[str, str], renames: Mapping[str, str] | None = None) -
     dump."""
     found: Counter[str] = Counter()
     for text in files.values():
-        tree = _Bare(renames or {}).visit(ast.parse(text))
+        tree = ast.parse(text)
+        _Bare(renames or {}).visit(tree)
         for node in tree.body:
             if isinstance(node, Definition):
                 found[f"{node.name}: {ast.dump(node)}"] += 1

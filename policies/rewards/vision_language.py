@@ -152,11 +152,9 @@ class RewardScaler:
     def restore(self, state: dict[str, list[float] | float]) -> None:
         """Goes on from `state()`."""
         self._return = np.array(state["return"], dtype=np.float64)
-        self._seen, self._mean, self._squares = (
-            int(state["seen"]),
-            float(state["mean"]),
-            float(state["squares"]),
-        )  # type: ignore[arg-type]
+        self._seen = int(state["seen"])  # type: ignore[arg-type]
+        self._mean = float(state["mean"])  # type: ignore[arg-type]
+        self._squares = float(state["squares"])  # type: ignore[arg-type]
 
 
 class Staged(NamedTuple):

@@ -137,9 +137,9 @@ class _TanhNormal(torch.autograd.Function):
         return draw.action_BA, draw.log_prob_B
 
     @staticmethod
-    def backward(
+    def backward(  # type: ignore[override]
         ctx: Any, of_action_BA: Tensor, of_log_prob_B: Tensor
-    ) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    ) -> tuple[Tensor, None, None]:
         refuse_second_derivative()
         return (
             tanh_normal_gradient(Kept(*ctx.saved_tensors), of_action_BA, of_log_prob_B[:, None]),

@@ -51,9 +51,8 @@ def test_modes_and_draws_equal_those_of_torch(
 ) -> None:
     network = MlpSizes(hidden=(32, 24), activation=activation, layer_norm=layer_norm)  # type: ignore[arg-type]
     if gripper is not None:
-        gripper = GripperConfig(
-            network=MlpSizes(hidden=(16,), activation=activation, layer_norm=layer_norm)
-        )  # type: ignore[arg-type]
+        critic = MlpSizes(hidden=(16,), activation=activation, layer_norm=layer_norm)  # type: ignore[arg-type]
+        gripper = GripperConfig(network=critic)
     sac = learned(SacConfig(actor=network, gripper=gripper, fixed_std=fixed_std))
     policy = numpy_policy(sac)
     vector = np.random.default_rng(0).standard_normal((200, 6)).astype(np.float32)

@@ -83,8 +83,12 @@ def card_of(module: ChunkPolicy) -> PolicyCard:
     one = FieldSpec(shape=(1,))
     fields = {"step": one, "seed": one}
     return PolicyCard(
-        task="counting", rate_hz=10.0, observation=fields, action=one, model=module.config
-    )  # type: ignore[attr-defined]
+        task="counting",
+        rate_hz=10.0,
+        observation=fields,
+        action=one,
+        model=module.config,  # type: ignore[attr-defined]
+    )
 
 
 class KilledError(Exception):
