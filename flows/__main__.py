@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from robots.errors import HandoffError, words
+from robots.errors import HandoffError, describe, words
 from robots.signals import exit_code, raising_signals
 
 OPERATORS = ("simulated", "keyboard", "spacemouse", "console")
@@ -31,8 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return _fail(message, error, options.debug, code=exit_code(error))
     except Exception as error:  # noqa: BLE001  the last resort: a person gets a line, not a traceback
-        from flows.runner.isolate import describe
-
         return _fail(describe(error), error, options.debug)
     return 0
 
@@ -87,9 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "policy", type=Path, help="artifact directory of the policy, e.g. runs/demo/pretrain"
     )
-    sub.add_argument(
-        "out", type=Path, help="folder for push_t_rollouts.zarr.zip and push_t_rollouts.json"
-    )
+    sub.add_argument("out", type=Path, help="folder for rollouts.zarr.zip and rollouts.json")
     sub = add(
         "evaluate",
         _evaluate,
@@ -204,10 +200,10 @@ def _add_people(add: Callable[[str, object, str], argparse.ArgumentParser]) -> N
         "gate", type=Path, help="artifact of the gate that the policy passed, e.g. runs/demo/gate"
     )
     sub.add_argument(
-        "overrides", nargs="*", help="Hydra overrides of configs/deploy, e.g. oversight.speed=0.1"
+        "overrides", nargs="*", help="Hydra overrides of configs/deploy, e.g. supervision.speed=0.1"
     )
     sub.add_argument(
-        "--arm", help="address of the arm's control; default: a simulated FR3 is started here"
+        "--arm", help="address of the arm's control; default: a simulated arm is started here"
     )
     sub.add_argument("--tracker", help="ws:// address of who sees the T; an arm needs one")
     sub.add_argument(
@@ -272,8 +268,8 @@ def _plan(options: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from flows.compose import compose
-    from flows.pipeline import stages
+    from flows.recipes.compose import compose
+    from flows.recipes.pipeline import stages
     from flows.runner.plan import plan
 
     config = compose(options.name, options.overrides)
@@ -304,13 +300,13 @@ def _record(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from flows.evaluate import evaluate_command
+    from flows.evaluation.evaluate import evaluate_command
 
     evaluate_command(options)
 
 
 def _compare(options: argparse.Namespace) -> None:
-    from flows.evaluate import compare_command
+    from flows.evaluation.evaluate import compare_command
 
     compare_command(options)
 

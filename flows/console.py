@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flows.session.config import HilOperator, HilWorld
-from robots.interfaces import Label, Observation
+from robots.franka.robot import Robot
+from robots.interfaces import Label, Observation, VecEnv
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -56,7 +57,7 @@ def practise(
     """Runs episodes until the person ends the session; returns how many the store holds.
 
     Args:
-        task: on the FR3.
+        task: of an FR3 in simulation.
         policy: who has the arm while nobody takes it: `still`, or what `handoff evaluate` takes as
             `--policy`.
         out: folder of the store and of the console's log; a session that is run again goes on in
@@ -71,22 +72,23 @@ def practise(
     """
     from flows.session.episodes import Ended, Round
     from flows.session.viewer import drawn
-    from flows.session.worlds import ROBOT, make_operator, make_session_worlds
+    from flows.session.worlds import make_operator, make_session_worlds, robot_label
     from real.console.process import open_console
     from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
 
     world = HilWorld(task=task, observation_fields=())
     env, engine = make_session_worlds(world, on_end="freeze")
     with closing(env), open_console(config, out / "console") as opened, drawn(world, opened):
-        begin, propose = proposer(policy, task, env)
-        schema = corrections_schema(task, env.rate_hz, env.observation_spec, env.action_spec)
+        begin, propose = proposer(policy, task, env, engine.task.robot)
+        schema = corrections_schema(
+            task, env.rate_hz, env.observation_spec, env.action_spec, world.robot
+        )
         with (
             open_corrections(out / "store.zarr", schema) as store,
             closing(make_operator(operator, engine, stage="practice")) as person,
         ):
-            writer = EpisodeAssembler(
-                store, 1, {"robot": ROBOT, "source": "practice", "policy": policy}
-            )
+            about = {"robot": robot_label(world), "source": "practice", "policy": policy}
+            writer = EpisodeAssembler(store, 1, about)
             session = Round(env, person, propose, pace=operator.speed)
             say(f"console  {opened.url}")
             redo = False
@@ -101,7 +103,7 @@ def practise(
 
 
 def proposer(
-    policy: str, task: str, env: Any
+    policy: str, task: str, env: VecEnv, robot: Robot
 ) -> tuple[Callable[[int], None], Callable[[Observation], np.ndarray]]:
     """What is told where an episode begins, by its seed, and what proposes (1, A) for an
     observation.
@@ -110,11 +112,11 @@ def proposer(
         HandoffError: no such policy.
     """
     from flows.config.protocols import read_protocol
-    from flows.evaluate import make_agent
+    from flows.evaluation.agents import make_agent
     from flows.session.worlds import standing_still
 
     if policy == "still":
-        return lambda seed: None, standing_still(env.action_spec)
+        return lambda seed: None, standing_still(env.action_spec, robot)
     agent = make_agent(policy, read_protocol(task)).load()(env)
     running = np.ones(1, dtype=bool)
     return lambda seed: agent.reset([seed]), lambda observation: agent.act(observation, running)

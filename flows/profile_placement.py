@@ -11,13 +11,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from robots.errors import HandoffError
-from robots.interfaces import Progress, no_progress
+from robots.interfaces import Progress, VecEnv, no_progress
 
 if TYPE_CHECKING:
-    from flows.stages.finetune import FinetunePolicyConfig
+    from flows.stages.config import FinetunePolicyConfig
     from policies.policy import ChunkPolicy
     from policies.policy_config import PolicyConfig
-    from policies.rl.collection.placement_profile import Measured, Rate
+    from policies.rl.collection.placement_profile import Measured, StepRate
     from sim.evaluation.protocol import Protocol
 
 
@@ -30,7 +30,7 @@ def profile(
     """Measures the practice of the pipeline `configs/<name>.yaml` with a policy of random weights.
 
     Args:
-        name: see `flows.compose.compose`.
+        name: see `flows.recipes.compose.compose`.
         overrides: likewise.
         seconds: for the measurements.
         progress: told the seconds spent.
@@ -46,7 +46,7 @@ def profile(
     """
     import numpy as np
 
-    from flows.compose import compose
+    from flows.recipes.compose import compose
     from policies.rl.collection.placement_profile import predict
     from policies.training.loop import torch_threads
 
@@ -84,13 +84,13 @@ def measured(
     progress: Progress,
 ) -> Measured:
     """The pieces' times; see `profile`."""
-    from policies.placement.vec_env import PlacedWorlds
     from policies.rl.collection.chunk_env import ChunkWorlds
     from policies.rl.collection.placement_profile import measure
     from policies.rl.collection.split_chunk_env import ChunkWorldsInParts
     from policies.rl.finetuning.config import VlaPracticeConfig
     from policies.rl.finetuning.vla import VlaPractice, check_reads
     from sim.evaluation.evaluate import practice_env
+    from sim.processes.vec_env import ProcessVecEnv
 
     learning, make, number = practice.learning, partial(practice_env, protocol), practice.worlds
     way = learning.practice
@@ -109,7 +109,7 @@ def measured(
         made = VlaPractice(way, module, here, learning.seed)
         placed, stages = practice.placement, max(2, practice.placement.parts)
         for parts in (1, stages):
-            envs.append(PlacedWorlds(make, number, parts, placed.simulators, placed.cluster))
+            envs.append(ProcessVecEnv(make, number, parts, placed.simulators, placed.cluster))
         there = ChunkWorlds(envs[1], *asked)
         apart = ChunkWorldsInParts(envs[2], *asked)  # type: ignore[arg-type]
         rollout = made.collect(learning.decisions)
@@ -121,7 +121,7 @@ def measured(
             env.close()
 
 
-def untaught(model: PolicyConfig, task: str, env: Any) -> ChunkPolicy:
+def untaught(model: PolicyConfig, task: str, env: VecEnv) -> ChunkPolicy:
     """A policy with random weights, for what these worlds observe."""
     from policies.card import PolicyCard
     from policies.load import new_module
@@ -132,14 +132,14 @@ def untaught(model: PolicyConfig, task: str, env: Any) -> ChunkPolicy:
         task=task,
         rate_hz=env.rate_hz,
         observation={field: spec[field] for field in model.observation_fields},
-        sensors={field: spec[field] for field in (*model.image_fields, *model.point_fields)},
+        sensors={field: spec[field] for field in model.sensor_fields},
         action=FieldSpec(shape=(env.action_spec.size,)),
         model=model,
     )
     return new_module(model, card.shapes)
 
 
-def recommended(rates: dict[Any, Rate]) -> str:
+def recommended(rates: dict[Any, StepRate]) -> str:
     """The simplest placement that no other is surely faster than: the first whose interval reaches
     the fastest's."""
     fastest = max(rates.values(), key=lambda rate: rate.steps_per_s)

@@ -8,17 +8,17 @@ import time
 from functools import partial
 from pathlib import Path
 
+from flows.evaluation.agents import chunking_of, load_agent
 from flows.reports.explain import find_artifact
 from flows.runner.artifact import load_artifact, write_json
 from flows.runner.display import Display
-from flows.stages.evaluate import chunking_of, load_agent
 from robots.code_version import code_version
 from robots.config import to_plain
 from sim.evaluation.protocol import Sampling
 
 
 def record(policy: Path, out: Path) -> str:
-    """Records rollouts of the policy artifact and packs them to `out/push_t_rollouts.zarr.zip` and
+    """Records rollouts of the policy artifact and packs them to `out/rollouts.zarr.zip` and
     `.json`.
 
     Returns:
@@ -40,7 +40,7 @@ def record(policy: Path, out: Path) -> str:
         chunking = chunking_of(artifact.path)
         load = partial(load_agent, artifact.path, None, chunking, Sampling())
         provenance = record_rollouts(config, load, scratch, progress, to_plain(chunking))
-        archive = out / "push_t_rollouts.zarr.zip"
+        archive = out / "rollouts.zarr.zip"
         digest = pack_store(scratch / "store.zarr", archive)
         display.finished("record", f"{provenance['episodes']} episodes")
     taught_by = {
@@ -50,7 +50,7 @@ def record(policy: Path, out: Path) -> str:
     }
     size = archive.stat().st_size
     write_json(
-        out / "push_t_rollouts.json",
+        out / "rollouts.json",
         {**provenance, "taught_by": taught_by, "sha256": digest, "bytes": size},
     )
     return f"{archive}: {provenance['episodes']} episodes, {provenance['frames']} frames, {size / 1e6:.2f} MB"

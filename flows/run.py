@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.compose import compose
-from flows.pipeline import PipelineConfig, stages
+from flows.recipes.compose import compose
+from flows.recipes.config import PipelineConfig
+from flows.recipes.pipeline import stages
 from flows.reports.results import Summary
 from flows.reports.summary import summarise, write_results
 from flows.runner.artifact import Artifact
@@ -23,7 +24,7 @@ from flows.runner.display import Display
 from flows.runner.isolate import OVER
 from flows.runner.memory import MemoryMeter
 from flows.runner.plan import cached_artifacts
-from flows.runner.stage import Outcome, Stage, run_stage
+from flows.runner.stage import Stage, StageOutcome, run_stage
 from robots.code_version import code_version
 from robots.errors import HandoffError
 
@@ -39,15 +40,16 @@ def run(name: str, overrides: Sequence[str] = (), *, debug: bool = False) -> Pat
     """
     started = time.time()
     config = compose(name, overrides)
+    runs = Path(config.runs)
     outcomes = _all_cached(config)
     if outcomes is not None:
-        return write_results(config, summarise(outcomes, started, peak_bytes=0))
+        return write_results(runs, config.name, summarise(outcomes, started, peak_bytes=0))
     prepare_prefect(debug)
     try:
         summary = make_flow()(name, list(overrides))
     finally:
         OVER.clear()
-    return write_results(config, summary.ended(started, time.time()))
+    return write_results(runs, config.name, summary.ended(started, time.time()))
 
 
 def prepare_prefect(debug: bool = False) -> None:
@@ -67,7 +69,9 @@ def make_flow() -> Callable[..., Summary]:
     from prefect.task_runners import ThreadPoolTaskRunner
 
     @task(task_run_name="{stage.name}", cache_policy=NO_CACHE, persist_result=False)
-    def stage_task(stage: Stage, inputs: dict[str, Any], root: Path, display: Display) -> Outcome:
+    def stage_task(
+        stage: Stage, inputs: dict[str, Any], root: Path, display: Display
+    ) -> StageOutcome:
         return _run_shown(
             stage, {name: outcome.artifact for name, outcome in inputs.items()}, root, display
         )
@@ -84,7 +88,7 @@ def make_flow() -> Callable[..., Summary]:
         config = compose(config_name, overrides or ())
         declared = stages(config)
         _read_code(declared)
-        futures: dict[str, Any] = {}  # Prefect's, each of an Outcome
+        futures: dict[str, Any] = {}  # Prefect's, each of a StageOutcome
         barrier: list[Any] = []
         with Display() as display, MemoryMeter() as memory:
             for stage in declared:
@@ -95,7 +99,7 @@ def make_flow() -> Callable[..., Summary]:
                 barrier = [future] if stage.exclusive else barrier
             outcomes = _collect(futures)
         summary = summarise(outcomes, started, peak_bytes=memory.peak_bytes)
-        write_results(config, summary)
+        write_results(Path(config.runs), config.name, summary)
         return summary
 
     return handoff
@@ -111,7 +115,9 @@ def _read_code(declared: Sequence[Stage]) -> None:
         code_version(stage.module)
 
 
-def _run_shown(stage: Stage, inputs: dict[str, Artifact], root: Path, display: Display) -> Outcome:
+def _run_shown(
+    stage: Stage, inputs: dict[str, Artifact], root: Path, display: Display
+) -> StageOutcome:
     progress = display.started(stage.name)
     try:
         outcome = run_stage(stage, inputs, root, progress)
@@ -122,7 +128,7 @@ def _run_shown(stage: Stage, inputs: dict[str, Artifact], root: Path, display: D
     return outcome
 
 
-def _collect(futures: dict[str, Any]) -> dict[str, Outcome]:
+def _collect(futures: dict[str, Any]) -> dict[str, StageOutcome]:
     """Waits for every stage; the error of the first that failed is raised, not that of those
     waiting for it."""
     try:
@@ -136,13 +142,13 @@ def _collect(futures: dict[str, Any]) -> dict[str, Outcome]:
     return {name: future.result() for name, future in futures.items()}
 
 
-def _all_cached(config: PipelineConfig) -> dict[str, Outcome] | None:
+def _all_cached(config: PipelineConfig) -> dict[str, StageOutcome] | None:
     started = time.time()
     found = cached_artifacts(stages(config), Path(config.runs))
     if any(artifact is None for artifact in found.values()):
         return None
     return {
-        name: Outcome(artifact, True, time.time() - started, started)
+        name: StageOutcome(artifact, True, time.time() - started, started)
         for name, artifact in found.items()
         if artifact is not None
     }

@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.stages.evaluate import sampler_steps
-from policies.policy_config import DiffusionPolicyConfig, PolicyConfig, VlaConfig
 from robots.contract import Contract
 from robots.control.actions import PD_TARGET
 from robots.errors import HandoffError
@@ -80,22 +78,12 @@ def open_policy(
     digest = digest_file(path / WEIGHTS)
     interface = action_interface or PD_TARGET
     return policy, contract_of(
-        card, interface, sampler_name(card.model), policy=digest, training_data=""
+        card,
+        interface,
+        card.model.sampler_name(card.model.sampler_steps),
+        policy=digest,
+        training_data="",
     )
-
-
-def sampler_name(model: PolicyConfig) -> str:
-    """Name of a policy's sampler and its steps, such as `ddim-10`; `one-step` without steps."""
-    steps = sampler_steps(model)
-    if steps is None or steps == 1:
-        return "one-step"
-    match model:
-        case DiffusionPolicyConfig(objective="diffusion"):
-            return f"ddim-{steps}"
-        case DiffusionPolicyConfig() | VlaConfig():
-            return f"flow-{steps}"
-        case _:
-            return f"{model.kind}-{steps}"
 
 
 def _say(text: str) -> None:

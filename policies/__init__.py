@@ -1,0 +1,23 @@
+"""Learns policies with torch: imitation, reinforcement learning, distillation, export.
+
+- `chunk_policy_config`: what every policy family answers about itself.
+- `policy_config`: the families' configurations and their union.
+- `policy`: the class of all policies that predict chunks.
+- `card`: what is saved of a policy beside its weights.
+- `normalize`: normalisers that travel with the weights.
+- `checkpoint`: policies and training states on disk.
+- `load`: a saved policy as the class of its family.
+- `serve`: the policy server.
+- `random_streams`: the random streams of training, by name.
+- `networks`: torch modules.
+- `samplers`: denoising schedules and chains.
+- `families`: the policy families.
+- `data`: demonstrations as windows and batches.
+- `training`: one resumable training loop.
+- `imitation`: pretraining from demonstrations.
+- `rl`: reinforcement learning.
+- `distillation`: one-step and on-policy students.
+- `world_model`: a world model and imagined environments.
+- `rewards`: success classifiers, and rewards from images and text.
+- `export`: ONNX with a contract.
+"""

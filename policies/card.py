@@ -54,7 +54,12 @@ class PolicyCard:
     sensors: dict[str, FieldSpec] = field(default_factory=dict)
     """Cameras and point clouds of one step."""
     action: FieldSpec
+    """Entries of one action, A."""
     model: PolicyConfig
+    """Configuration of the policy's family and network."""
+    robot: str = ""
+    """Name of the robot that the demonstrations were recorded with; empty where none was, and in
+    cards from before it was stated."""
 
     @property
     def shapes(self) -> Shapes:

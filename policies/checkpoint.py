@@ -136,6 +136,10 @@ def read_state(file: Path, identity: str) -> dict[str, Any] | None:
     """
     if not file.exists():
         return None
+    # The visited states of a language-conditioned policy are a TensorDict, which torch refuses to
+    # load until its module has been imported.
+    import tensordict  # noqa: F401
+
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:

@@ -1,127 +1,27 @@
-"""The families of policies and their sizes. Imports without torch."""
+"""The families of policies, their sizes, and their answers to what stages ask of a family. Imports
+without torch.
+
+A new family is a class here that stands in the union `PolicyConfig`, a module in
+`policies/families`, a case in `policies.load.new_module`, and a file in `configs/policy`. No other
+module names a family: what one has to know of it is an answer of `ChunkPolicyConfig` or a method of
+`policies.policy.ChunkPolicy`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated, Literal
+from dataclasses import field, replace
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Discriminator
 
+from policies.chunk_policy_config import (
+    ChunkPolicyConfig,
+    EncodedPolicyConfig,
+    VisionLanguagePolicyConfig,
+)
+from policies.networks.config import MlpConfig, NetworkConfig, PointEncoderConfig
 from robots.config import config
 from robots.wire.learner import ActorCard
-
-
-@config
-class MlpConfig:
-    """A residual MLP over chunk, observation and noise level, all concatenated: the quickest on one
-    processor core."""
-
-    kind: Literal["mlp"] = "mlp"
-    width: int = 512
-    """Hidden units of every layer."""
-    blocks: int = 4
-    """Residual blocks of two layers each."""
-    time_embedding: int = 64
-    """Entries of the sinusoidal embedding of the noise level; even."""
-
-
-@config
-class UnetConfig:
-    """The paper's conditional U-Net over the steps of the chunk; the values are those of its state
-    policies."""
-
-    kind: Literal["unet"] = "unet"
-    widths: tuple[int, ...] = (256, 512, 1024)
-    """Channels of every level, finest first; the horizon is halved between two levels. Image
-    policies of the paper have twice as many."""
-    kernel: int = 5
-    """Steps that a convolution sees; odd."""
-    groups: int = 8
-    """Of every GroupNorm; divides all widths."""
-    time_embedding: int = 256
-    """Entries of the embedding of the noise level; even."""
-
-
-@config
-class TransformerConfig:
-    """The paper's transformer: a causal decoder over the chunk that reads noise level and
-    observations."""
-
-    kind: Literal["transformer"] = "transformer"
-    layers: int = 8
-    """Decoder layers."""
-    heads: int = 4
-    """Attention heads; divides `width`."""
-    width: int = 256
-    """Entries of a token, and of the embedding of the noise level; even."""
-    dropout: float = 0.01
-    """Share that is dropped in attention, feed-forward and residual branches while training."""
-
-
-NetworkConfig = Annotated[MlpConfig | UnetConfig | TransformerConfig, Discriminator("kind")]
-"""The denoiser, told apart by `kind`."""
-
-
-@config
-class ImageEncoderConfig:
-    """ResNet-18 with GroupNorm, spatial softmax, random crop: Diffusion Policy's encoder of one
-    camera."""
-
-    channels: tuple[int, ...] = (64, 128, 256, 512)
-    """Of the ResNet's stages, two blocks each; multiples of 16. The default is ResNet-18."""
-    crop: tuple[int, int] = (84, 84)
-    """Height and width that are left of a picture [px]: at random in training, the middle
-    otherwise."""
-    keypoints: int = 32
-    """Of the spatial softmax."""
-    features: int = 64
-    """Numbers that a picture becomes."""
-
-
-@config
-class PointEncoderConfig:
-    """The small PointNet of 3D Diffusion Policy."""
-
-    widths: tuple[int, ...] = (64, 128, 256)
-    """Hidden units of the network that every point passes."""
-    features: int = 64
-    """Numbers that a cloud becomes."""
-
-
-@config
-class ChunkPolicyConfig:
-    """What every policy over action chunks reads and answers."""
-
-    stream: str = "policy"
-    """Stream of the episodes that holds observations and actions."""
-    observation_fields: tuple[str, ...] = ("keypoints", "agent")
-    """Concatenated, each flattened, in this order into the O entries of one step."""
-    image_fields: tuple[str, ...] = ()
-    """Cameras: pictures (height, width, 3), uint8 RGB."""
-    point_fields: tuple[str, ...] = ()
-    """Point clouds (points, entries), positions first."""
-    action_field: str = "action"
-    """The action, A entries."""
-    anchor_field: str | None = "agent"
-    """Observation field, A entries, to whose newest value the actions are relative; None takes them
-    as they are."""
-    n_obs_steps: int = 1
-    """Newest steps that the policy sees; on push-T two scored no better than one, see
-    `docs/results.md`."""
-    horizon: int = 16
-    """Actions predicted per inference; the first belongs to the oldest observed step."""
-    n_action_steps: int = 8
-    """Actions executed per chunk, from index `n_obs_steps - 1` on."""
-
-
-@config
-class EncodedPolicyConfig(ChunkPolicyConfig):
-    """What every policy has that learns encoders of pictures and point clouds of its own."""
-
-    image_encoder: ImageEncoderConfig = field(default_factory=ImageEncoderConfig)
-    """One such encoder per camera."""
-    point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
-    """One such encoder per point cloud."""
 
 
 @config
@@ -141,6 +41,30 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     """Bound on every clean sample that the sampler works out [normalised units]."""
     network: NetworkConfig = field(default_factory=MlpConfig)
     """The denoiser."""
+
+    @property
+    def sampler(self) -> str:
+        """See `ChunkPolicyConfig.sampler`."""
+        return "ddim" if self.objective == "diffusion" else "flow"
+
+    @property
+    def sampler_steps(self) -> int:
+        """See `ChunkPolicyConfig.sampler_steps`."""
+        return self.inference_steps
+
+    def with_sampler_steps(self, steps: int) -> Self:
+        """See `ChunkPolicyConfig.with_sampler_steps`."""
+        return replace(self, inference_steps=steps)
+
+    @property
+    def distils_to_one_step(self) -> bool:
+        """See `ChunkPolicyConfig.distils_to_one_step`; its teacher samples with DDIM."""
+        return self.objective == "diffusion"
+
+    @property
+    def finetuning_methods(self) -> tuple[str, ...]:
+        """See `ChunkPolicyConfig.finetuning_methods`; all of them learn from vectors alone."""
+        return () if self.sensor_fields else ("dppo", "best_of_n", "rl100")
 
 
 @config
@@ -174,7 +98,7 @@ class BesoConfig(ChunkPolicyConfig):
     clip: float = 3.0
     """Bound on the sampled chunk [normalised units]."""
     layers: int = 6
-    """Of the transformer."""
+    """Layers of the transformer."""
     heads: int = 6
     """Attention heads; divides `width`."""
     width: int = 360
@@ -183,6 +107,25 @@ class BesoConfig(ChunkPolicyConfig):
     """Share of the attention weights that is dropped while training."""
     residual_dropout: float = 0.0
     """Share of each branch's output that is dropped while training."""
+
+    @property
+    def sampler(self) -> str:
+        """See `ChunkPolicyConfig.sampler`."""
+        return self.kind
+
+    @property
+    def sampler_steps(self) -> int:
+        """See `ChunkPolicyConfig.sampler_steps`."""
+        return self.sampling_steps
+
+    def with_sampler_steps(self, steps: int) -> Self:
+        """See `ChunkPolicyConfig.with_sampler_steps`."""
+        return replace(self, sampling_steps=steps)
+
+    @property
+    def wants_future_goal(self) -> bool:
+        """See `ChunkPolicyConfig.wants_future_goal`."""
+        return self.goal == "future"
 
 
 @config
@@ -208,9 +151,8 @@ class ActConfig(ChunkPolicyConfig):
     latent: int = 32
     """Entries of the latent."""
     kl_weight: float = 10.0
-    """Of the divergence of the latent from a standard normal, beside the mean absolute error of
-    actions of deviation
-    1."""
+    """Weight of the divergence of the latent from a standard normal, relative to the mean absolute
+    error of normalised actions."""
     dropout: float = 0.1
     """Share that is dropped in attention, feed-forward and residual branches while training."""
     temporal_ensemble: float | None = None
@@ -218,6 +160,11 @@ class ActConfig(ChunkPolicyConfig):
     * i) for the i-th oldest; published is 0.01. None executes `n_action_steps` of each chunk."""
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
     """One such encoder per point cloud."""
+
+    @property
+    def ensemble(self) -> float | None:
+        """See `ChunkPolicyConfig.ensemble`."""
+        return self.temporal_ensemble
 
 
 @config
@@ -238,83 +185,6 @@ class BehaviourCloningConfig(EncodedPolicyConfig):
 
 
 @config
-class ScratchConfig:
-    """A small backbone that nothing was learned by yet: text layers as those of SmolVLM, and its
-    vision tower."""
-
-    sentences: tuple[str, ...] = ()
-    """From which the tokenizer learns its pairs; other words cost more tokens. Without any a token
-    is a byte."""
-    vocabulary: int = 320
-    """Most tokens that it learns; at least the 256 bytes and four more."""
-    width: int = 128
-    """Of a token; a multiple of twice the heads."""
-    layers: int = 4
-    heads: int = 4
-    feedforward: int = 256
-    """Hidden units of every layer."""
-    picture: int = 32
-    """Edge of the pictures [px], a multiple of 16: a patch is 8 wide, and four of them are a
-    token."""
-    vision_layers: int = 2
-    """Of the vision tower, which is as wide; not built for a policy without cameras."""
-
-
-@config
-class BackboneConfig:
-    """A vision-language model: pretrained, in a local folder as `save_pretrained` of transformers
-    writes one, or a small one from scratch."""
-
-    folder: str | None = None
-    """Holds `config.json`, `model.safetensors` (or its shards with their index), `tokenizer.json`
-    and, where pictures are not normalised to -1..1, `preprocessor_config.json`. Nothing is ever
-    fetched from a hub."""
-    scratch: ScratchConfig | None = None
-    """In place of a folder."""
-    layers: int | None = None
-    """Text layers that are kept, from the first on; None keeps all. SmolVLA keeps 16 of 32."""
-    instruction_tokens: int = 48
-    """Longest instruction [tokens]; a longer one is refused."""
-
-
-@config
-class LoraConfig:
-    """Low-rank adapters (LoRA, Hu et al., ICLR 2022) in the text layers of a backbone."""
-
-    rank: int = 16
-    """Of both factors."""
-    alpha: float = 16.0
-    """The product of the factors is scaled by alpha / rank."""
-    dropout: float = 0.0
-    """Share of the adapters' inputs that is dropped while training."""
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    """Names of the linear layers that get an adapter."""
-
-
-@config
-class VisionLanguagePolicyConfig(ChunkPolicyConfig):
-    """What every policy over a vision-language backbone has; it sees the newest picture of each
-    camera, if any."""
-
-    backbone: BackboneConfig
-    """Which pretrained model."""
-    train_backbone: Literal["none", "lora", "all"] = "none"
-    """`none` freezes it, `lora` trains adapters in it, `all` trains it whole, with its vision
-    tower."""
-    lora: LoraConfig = field(default_factory=LoraConfig)
-    """Read for `train_backbone: lora`."""
-    state_tokens: Literal["one", "field", "object"] = "one"
-    """`one` shows the backbone the whole state as a token, as SmolVLA; `field` every observed field
-    as one of its own, so that words can be about one of them; `object` likewise, and fields of as
-    many entries share their projection and are told apart by a name that is learned: what is
-    learned of one cube holds for the next. Without cameras that is all it sees."""
-    instruction: str | None = None
-    """Said to the policy where nothing else is: in training by episodes without an instruction,
-    which are told the name of their task if this is None, and at inference, which is then
-    refused."""
-
-
-@config
 class VlaConfig(VisionLanguagePolicyConfig):
     """A vision-language backbone with a flow-matching action expert (pi0, SmolVLA)."""
 
@@ -332,6 +202,20 @@ class VlaConfig(VisionLanguagePolicyConfig):
     self_attention_every: int = 2
     """Every such layer of the expert, from the first on, attends to the observation and the actions
     together, the others to the observation alone: 2 is SmolVLA's interleaving, 1 is pi0's form."""
+
+    @property
+    def sampler(self) -> str:
+        """See `ChunkPolicyConfig.sampler`."""
+        return "flow"
+
+    @property
+    def sampler_steps(self) -> int:
+        """See `ChunkPolicyConfig.sampler_steps`."""
+        return self.inference_steps
+
+    def with_sampler_steps(self, steps: int) -> Self:
+        """See `ChunkPolicyConfig.with_sampler_steps`."""
+        return replace(self, inference_steps=steps)
 
 
 @config
@@ -356,7 +240,8 @@ class TokenVlaConfig(VisionLanguagePolicyConfig):
     """Share of the training actions below the first bin, and of those above the last; 0 bins
     between the extremes."""
     temperature: float = 0.0
-    """Of the tokens that inference draws; 0 takes the likeliest and ignores the noise."""
+    """Temperature of the tokens at inference; 0 takes the most likely token and ignores the
+    noise."""
 
 
 @config
@@ -364,15 +249,21 @@ class LearnedActorConfig(ChunkPolicyConfig):
     """The actor of a reinforcement learner, by its mode; it is not pretrained but published
     (`policies.rl.hil.learner`)."""
 
+    pretrained: ClassVar[bool] = False
+    """Whether the policy was trained by imitation."""
+
     kind: Literal["actor"] = "actor"
     anchor_field: str | None = None
     """Its actions are never relative to an observation."""
     horizon: int = 1
     """One action per look at the world."""
     n_action_steps: int = 1
+    """Actions executed per inference."""
     card: ActorCard
     """Form of its networks. With a hand, `width_target` is among `observation_fields`: to hold is
     to be told that opening again."""
+    gripper_width_max: float = 0.08
+    """Largest opening of the gripper that the commands belong to [m]; read with a hand only."""
 
 
 PolicyConfig = Annotated[
@@ -386,3 +277,8 @@ PolicyConfig = Annotated[
     Discriminator("kind"),
 ]
 """A policy family with its sizes, told apart by `kind`."""
+
+
+def families() -> tuple[type[ChunkPolicyConfig], ...]:
+    """Configuration classes of all families, in the order of the union."""
+    return get_args(get_args(PolicyConfig)[0])

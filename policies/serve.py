@@ -75,7 +75,7 @@ class ServeConfig:
     queue: int = 8
     """Requests that wait while one is answered; one more gets an error at once."""
     seed: int = 0
-    """Of the noise of requests that bring none; they are numbered from 0 on."""
+    """Seed of the noise of requests that bring none; they are numbered from 0 on."""
     stop_seconds: float = 5.0
     """How long requests under way may take to finish once the server is asked to stop [s]."""
 

@@ -1,5 +1,7 @@
-"""What the deploy loop knows of an arm: its state, its targets and its faults. No vendor library
-here."""
+"""Defines an arm as the deploy loop sees it: its state, its targets and its faults.
+
+No vendor library is imported here. J is the number of the arm's joints.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from robots.errors import SafetyError, words
+from robots.franka.robot import Robot
 
 
 @dataclass(frozen=True)
@@ -20,36 +23,41 @@ class ArmState:
     time: float
     """Robot time [s]."""
     q: np.ndarray
-    """(7,) measured joint positions [rad]."""
+    """(J,) measured joint positions [rad]."""
     dq: np.ndarray
-    """(7,) measured joint velocities [rad/s]."""
+    """(J,) measured joint velocities [rad/s]."""
     base_T_ee: np.ndarray
     """(4, 4) measured pose of the end effector in the base frame [m]."""
     tau_J: np.ndarray
-    """(7,) measured joint torques, gravity included [Nm]."""
+    """(J,) measured joint torques, gravity included [Nm]."""
     tau_ext: np.ndarray
-    """(7,) estimated external torques, filtered [Nm]."""
+    """(J,) estimated external torques, filtered [Nm]."""
     success_rate: float
     """Share of the last 100 control commands that arrived in time; 0 outside of control."""
     mode: str
-    """The robot's mode, e.g. `Idle`, `Move`, `Reflex`, `UserStopped`."""
+    """Mode of the robot, e.g. `Idle`, `Move`, `Reflex`, `UserStopped`."""
     errors: tuple[str, ...]
-    """Names of the error flags that are set now."""
+    """Names of the error flags that are set."""
 
 
 class PoseTarget(NamedTuple):
-    """What the Cartesian impedance is to follow, base frame."""
+    """Target of the Cartesian impedance law, in the base frame."""
 
     base_T_ee: np.ndarray
-    """(4, 4) [m]."""
+    """(4, 4) pose of the end effector [m]."""
     twist: np.ndarray
-    """(6,) linear [m/s], angular [rad/s]."""
+    """(6,) linear velocity [m/s] and angular velocity [rad/s]."""
     acceleration: np.ndarray
-    """(6,) linear [m/s^2], angular [rad/s^2]."""
+    """(6,) linear acceleration [m/s^2] and angular acceleration [rad/s^2]."""
 
 
 class Arm(Protocol):
     """An arm under impedance control."""
+
+    @property
+    def robot(self) -> Robot:
+        """Model of the robot: its limits, kinematics and gripper."""
+        ...
 
     def state(self) -> ArmState:
         """The newest state.
@@ -60,46 +68,51 @@ class Arm(Protocol):
         ...
 
     def start(self) -> None:
-        """Takes control, holding the present pose."""
+        """Takes control and holds the present pose."""
         ...
 
     def set_target(self, target: PoseTarget) -> None:
-        """Replaces what the impedance follows, from the next control cycle on."""
+        """Replaces the target of the impedance law, from the next control cycle on."""
         ...
 
     def stop(self) -> None:
-        """Brings the arm to rest and gives up control; harmless when there is none."""
+        """Brings the arm to rest and gives up control; has no effect without control."""
         ...
 
 
 @contextmanager
 def stopping(arm: Arm) -> Iterator[None]:
-    """Brings the arm to rest when the context is left, in whatever way.
+    """Brings the arm to rest when the context ends, normally or by an exception.
 
-    What ended the context goes on: where the arm cannot be stopped either, this is noted on it.
+    The exception propagates; if stopping the arm fails as well, that is noted on it.
     """
     try:
         yield
     except BaseException as error:
         try:
             arm.stop()
-        except Exception as second:  # noqa: BLE001  the first error tells what happened
+        except Exception as second:  # noqa: BLE001  the first error is the cause
             error.add_note(f"Stopping the arm failed: {words(second)}")
         raise
     arm.stop()
 
 
 class ArmFaultError(SafetyError):
-    """The robot stopped by itself. It stays stopped until a person has looked and recovers it on
-    purpose."""
+    """The robot stopped by itself, and stays stopped until a person recovers it on purpose.
+
+    Args:
+        errors: names of the error flags of the last state.
+        mode: the robot's mode in that state.
+        time: robot time of that state [s].
+    """
 
     def __init__(self, errors: tuple[str, ...], mode: str, time: float) -> None:
-        """`errors` are the names of the flags that were set, `mode` and robot time [s] those of the
-        last state."""
         unflagged = "the user stop was pressed" if mode == "UserStopped" else "no error flag set"
         causes = ", ".join(errors) or unflagged
         super().__init__(
             f"arm: stopped at robot time {time:.3f} s in mode {mode}: {causes}. "
             "Find the cause, clear the workspace, then recover it on purpose (Desk, or `recover`)."
         )
-        self.errors, self.mode, self.time = errors, mode, time
+        self.errors = errors
+        self.mode = mode
+        self.time = time

@@ -1,4 +1,4 @@
-"""Robot time: on hardware it passes by itself; before a person a twin's must, too."""
+"""Provides clocks of robot time: one that follows the robot's own, one that paces a twin's."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from robots.errors import HandoffError
 from robots.interfaces import Clock
 
 _POLL = 0.0002
-"""Host seconds between looks at the robot's time: well below its period of 1 ms."""
+"""Time between reads of the robot's time, well below its period of 1 ms [host s]."""
 
 
 class WallClock:
     """A `robots.interfaces.Clock` that waits until the robot's own time has passed.
 
-    Calls are scheduled on the time due, not on the time reached, so that a late tick does not delay
+    Ticks are scheduled from the time at which the last one was due, so a late tick does not delay
     those after it.
+
+    Args:
+        robot_time: returns the robot's time [s].
+        patience: time without progress of robot time after which the robot counts as dead [host s].
     """
 
     def __init__(self, robot_time: Callable[[], float], patience: float = 1.0) -> None:
-        """Reads robot time [s] from `robot_time`; `patience` [host s] without any progress counts
-        as a dead robot."""
-        self._robot_time, self._patience = robot_time, patience
+        self._robot_time = robot_time
+        self._patience = patience
         self._due: float | None = None
 
     def now(self) -> float:
@@ -30,24 +33,22 @@ class WallClock:
         return self._robot_time()
 
     def advance(self, seconds: float) -> float:
-        """Waits until `seconds` after the last due time have passed on the robot, returns robot
-        time [s].
+        """Waits until robot time is `seconds` after the last due time; returns robot time [s].
 
         Raises:
-            HandoffError: robot time stands still.
+            HandoffError: robot time makes no progress.
         """
         reached = self._robot_time()
         due = (reached if self._due is None else self._due) + seconds
-        # Later than one whole tick: the schedule starts anew, or lost time would be made up at
-        # once.
+        # A delay beyond one tick shifts the schedule; otherwise lost time would be made up at once.
         self._due = due if due > reached - seconds else reached + seconds
-        moved = time.monotonic()
+        progressed = time.monotonic()
         while reached < self._due:
             time.sleep(_POLL)
             previous, reached = reached, self._robot_time()
             if reached != previous:
-                moved = time.monotonic()
-            elif time.monotonic() - moved > self._patience:
+                progressed = time.monotonic()
+            elif time.monotonic() - progressed > self._patience:
                 raise HandoffError(
                     f"robot clock: stands at {reached:.3f} s for {self._patience} s. Is the cable in, FCI active?"
                 )
@@ -55,12 +56,17 @@ class WallClock:
 
 
 class PacedClock:
-    """A clock whose time passes when asked, such as a lockstep twin's, kept to the pace of the
-    wall: for a person."""
+    """Paces a clock that passes on request, such as a lockstep twin's, to wall time, so that a
+    person can watch.
+
+    Args:
+        clock: the clock to be paced.
+        now: returns the wall time [s].
+        sleep: waits for a wall time [s].
+    """
 
     LATE = 0.05
-    """Lag behind the wall from which on the schedule starts anew [s]: lost time is not made up by
-    haste."""
+    """Lag behind wall time above which the schedule is shifted [s]; lost time is not made up."""
 
     def __init__(
         self,
@@ -68,8 +74,9 @@ class PacedClock:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`now` and `sleep` are the wall's [s]."""
-        self._clock, self._wall, self._sleep = clock, now, sleep
+        self._clock = clock
+        self._wall = now
+        self._sleep = sleep
         self._due = now()
 
     def now(self) -> float:
@@ -77,7 +84,8 @@ class PacedClock:
         return self._clock.now()
 
     def advance(self, seconds: float) -> float:
-        """See `robots.interfaces.Clock`; returns when as much time has passed on the wall, too."""
+        """See `robots.interfaces.Clock`; returns when `seconds` of wall time have passed as
+        well."""
         reached = self._clock.advance(seconds)
         self._due += seconds
         ahead = self._due - self._wall()

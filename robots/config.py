@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeVar, dataclass_transform, get_args, get_type_hints
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from robots.errors import HandoffError
+from robots.errors import HandoffError, suggest
 
 T = TypeVar("T")
 
@@ -46,19 +55,38 @@ def to_plain(value: Any) -> dict[str, Any]:
     return TypeAdapter(type(value)).dump_python(value, mode="json")
 
 
+def key_paths(cls: type) -> list[str]:
+    """Every dotted path that `cls` has a key at, those of all classes to choose from among them.
+
+    Args:
+        cls: a class made with `@config`.
+    """
+    return list(dict.fromkeys(_key_paths(cls, "")))
+
+
+def classes_of(hint: Any) -> tuple[type, ...]:
+    """The configuration classes that a field of this type may hold: one, or those of a union."""
+    options = get_args(hint) if get_origin(hint) in (Annotated, Union, UnionType) else ()
+    if options:
+        return tuple(cls for option in options for cls in classes_of(option))
+    return (hint,) if isinstance(hint, type) and is_dataclass(hint) else ()
+
+
+def _key_paths(cls: type, prefix: str) -> Iterator[str]:
+    hints = get_type_hints(cls)
+    for field in fields(cls):
+        yield prefix + field.name
+        for option in classes_of(hints[field.name]):
+            yield from _key_paths(option, f"{prefix}{field.name}.")
+
+
 def _explain(cls: type, path: str, item: Any) -> str:
     location, owner = _locate(cls, [str(part) for part in item["loc"]])
     where = ".".join([path, *location] if path else location)
     match item["type"]:
         case "unexpected_keyword_argument":
-            known = [field.name for field in fields(owner)] if is_dataclass(owner) else []
-            close = difflib.get_close_matches(location[-1], known, n=1)
-            hint = (
-                f"did you mean '{close[0]}'?"
-                if close
-                else f"known keys: {', '.join(sorted(known))}"
-            )
-            return f"unknown key '{where}', {hint}"
+            known = sorted(field.name for field in fields(owner)) if is_dataclass(owner) else []
+            return f"unknown key '{where}', {suggest(location[-1], known, 'known keys:')}"
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
             return f"missing key '{where}'"
         case _:

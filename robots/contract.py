@@ -20,14 +20,19 @@ class Contract:
     """Shapes, units, rates and provenance of one exported policy."""
 
     version: int = 1
+    """Version of the contract's layout; a reader refuses any other."""
     task: str
+    """Name of the task that the policy was trained for."""
     observation: dict[str, FieldSpec]
     """Fields of one step, concatenated in this order into the network's observation vector."""
     action: FieldSpec
+    """Field that one action holds: its shape, unit and frame."""
     rate_hz: float
     """Policy steps per second of robot time."""
     n_obs_steps: int
+    """Steps of observation that the network receives, the newest last."""
     horizon: int
+    """Actions that the network predicts per chunk."""
     n_action_steps: int
     """Actions executed per chunk, starting at index `n_obs_steps - 1`."""
     action_interface: str
@@ -41,10 +46,13 @@ class Contract:
     sensors: dict[str, FieldSpec] = field(default_factory=dict)
     """Cameras and point clouds of one step; contracts from before there were any have none."""
     instruction: bool = False
-    """Whether the policy reads what it is to do."""
+    """Whether the policy is language-conditioned and needs an instruction."""
     steps: CartesianDelta | None = None
     """What a step of the interface `cartesian_delta` is, and how far they lead; contracts from
     before it was told, and those of other interfaces, have none."""
+    robot: str = ""
+    """Name of the robot whose joints, gripper and limits the policy was trained with; empty where
+    no robot is behind the actions (gym's push-T), and in contracts from before it was stated."""
 
     @property
     def observation_size(self) -> int:

@@ -1,5 +1,14 @@
 """The one error type that reaches a person as a single clear line."""
 
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+LISTED = 20
+"""Names that a hint lists at most."""
+
 
 class HandoffError(Exception):
     """Bad input or a failed part. Its text names the thing, the value, the limit and the likely
@@ -35,3 +44,41 @@ def words(error: BaseException) -> str:
         if len(told) > 1
         else text
     )
+
+
+def describe(error: Exception) -> str:
+    """One clear line for any failure; a full disk is named as such, and for a package that is not
+    installed the extra that brings it."""
+    if isinstance(error, HandoffError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"disk full while writing {error.filename or 'a stage output'}. Free some space and run again: "
+            "finished artifacts are untouched and the stage resumes."
+        )
+    if isinstance(error, ModuleNotFoundError):
+        from robots.extras import install_hint
+
+        hint = install_hint(error.name or "")
+        if hint is not None:
+            return hint
+    return f"{type(error).__name__}: {error} (unexpected; --debug shows where)"
+
+
+def suggest(name: str, known: Iterable[str], before: str = "there are") -> str:
+    """The hint of an error about a `name` that is none of those that are `known`.
+
+    Args:
+        name: what was asked for.
+        known: the names that would have been understood.
+        before: the words before a list of them, where none comes near.
+
+    Returns:
+        `did you mean 'x'?`, with the nearest name, or `there are a, b, c`.
+    """
+    names = list(known)
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"{before} {', '.join(names[:LISTED])}{more}"

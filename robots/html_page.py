@@ -1,4 +1,4 @@
-"""The look of every HTML page that Handoff writes: one file each, without scripts and without the
+"""Styles every HTML page that Handoff writes: one file each, without scripts and without the
 network."""
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -144,6 +144,56 @@ class VecEnv(Protocol):
 
     def close(self) -> None:
         """Frees processes and windows."""
+        ...
+
+
+class SplitSteps(NamedTuple):
+    """Outcome of the actions that were sent to a `SplitVecEnv`."""
+
+    steps: list[Step]
+    """One of every action or chunk."""
+    begun: Observation | None
+    """Observation of all environments, after some of them have ended and started anew from
+    `starts`; None where none has."""
+
+
+@runtime_checkable
+class SplitVecEnv(VecEnv, Protocol):
+    """A `VecEnv` whose step is sent and received apart, and whose parts are stepped apart.
+
+    So simulation of one part overlaps with whatever its caller does meanwhile.
+    """
+
+    parts: Sequence[SplitVecEnv]
+    """The same environments in order, each part for itself; an undivided one is its only part."""
+    takes_starts: bool
+    """Whether `send` takes `starts`."""
+
+    def send(self, actions: Sequence[np.ndarray], starts: Sequence[int] | None = None) -> None:
+        """Sets all environments going with several actions or chunks, one behind another; `receive`
+        returns the outcome.
+
+        Args:
+            actions: each `(N, A)` or `(N, H, A)`.
+            starts: seeds from which environments that end start anew by themselves: the next ones
+                as far as it was received, enough for all environments that are under way in all
+                parts.
+
+        Raises:
+            HandoffError: wrong shape, these environments are under way, or starts are not taken.
+        """
+        ...
+
+    def receive(self) -> SplitSteps:
+        """Waits for the outcome of what was sent.
+
+        Raises:
+            HandoffError: what the environments raised.
+        """
+        ...
+
+    def discard(self) -> None:
+        """Waits for the outcome of what was sent and not received, and forgets it."""
         ...
 
 

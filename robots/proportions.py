@@ -1,4 +1,4 @@
-"""Intervals of a proportion, for episodes that are few."""
+"""Computes confidence intervals of proportions for small numbers of episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a named array means: shape, dtype, unit and frame."""
+"""Describes named arrays: shape, dtype, unit and frame."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ class FieldSpec:
     """One named array, per step (no batch or time dimension)."""
 
     shape: tuple[int, ...]
+    """Shape of one sample."""
     dtype: str = "float32"
+    """NumPy name of the number type, such as float32 or uint8."""
     unit: str = "1"
     """SI unit symbol: m, rad, s, N, Nm; "1" when dimensionless; "u8" for images."""
     frame: str = ""

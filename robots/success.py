@@ -1,4 +1,4 @@
-"""From success probabilities to the event that ends an episode: a threshold, what it is worth, and
+"""Turns success probabilities into the event that ends an episode: a threshold, its precision, and
 a detector.
 
 A false success ends the episode with the full reward, so the threshold is chosen and judged on
@@ -44,12 +44,15 @@ class SuccessContract:
     """
 
     version: int = 1
+    """Version of the contract's layout; a reader refuses any other."""
     task: str
+    """Name of the task whose success is detected."""
     rate_hz: float
     """Steps per second of the episodes that it learned from."""
     observation: dict[str, FieldSpec]
     """Pictures (unit u8) as uint8, everything else as float32."""
     detector: DetectorConfig
+    """Threshold, release and number of steps of the detector."""
     training_data: str
     """Digest of the labelled steps."""
 
@@ -137,10 +140,6 @@ class SuccessDetector:
         self._told |= event
         return event
 
-    def latency(self, rate_hz: float) -> float:
-        """Time from the first counting step to the event [s], at `rate_hz` steps per second."""
-        return (self.config.steps - 1) / rate_hz
-
 
 def first_success(probability: np.ndarray, config: DetectorConfig) -> int | None:
     """The step at which the detector tells a success in one recorded episode `(T,)`; None if it
@@ -204,7 +203,7 @@ def choose_threshold(
     return max(lowest, float(score[last] + below) / 2.0)
 
 
-class Rate(NamedTuple):
+class Proportion(NamedTuple):
     """A share with its exact interval (Clopper-Pearson, 95 %). Steps of one episode resemble each
     other, so of steps the interval is narrower than the truth; of episodes it is exact."""
 
@@ -223,15 +222,15 @@ class ThresholdReport(NamedTuple):
     """What a threshold is worth on steps that took no part in choosing it."""
 
     threshold: float
-    precision: Rate
+    precision: Proportion
     """Successes among the accepted steps."""
-    recall: Rate
+    recall: Proportion
     """Accepted among the successes."""
-    false_positives: Rate
+    false_positives: Proportion
     """Accepted among the steps that are no success."""
-    false_episodes: Rate
+    false_episodes: Proportion
     """Episodes in which the detector tells a success at a step that is none."""
-    missed_episodes: Rate
+    missed_episodes: Proportion
     """Episodes with a success, long enough for the detector, in which it tells none."""
 
 
@@ -270,10 +269,10 @@ def report_threshold(
     )
 
 
-def rate(k: int, n: int) -> Rate:
+def rate(k: int, n: int) -> Proportion:
     """k of n with its interval; of nothing, all is possible."""
     low, high = clopper_pearson(k, n) if n else (0.0, 1.0)
-    return Rate(int(k), int(n), low, high)
+    return Proportion(int(k), int(n), low, high)
 
 
 def _longest_run(truth: np.ndarray) -> int:

@@ -1,5 +1,5 @@
-"""What a physics engine must do to become worlds: start, step and read; `sim.vec_env` does the
-rest, alike for all."""
+"""Defines the interface of a physics engine: start, step and read; `sim.vec_env` does the rest for
+all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robots.interfaces import Observation, WorldState
 from robots.spec import ActionSpec, FieldSpec
 
 
-class Reading(NamedTuple):
+class EngineState(NamedTuple):
     """The present of N worlds. Arrays are the caller's to keep: the engine never writes to them
     again."""
 
@@ -59,7 +59,7 @@ class Engine(Protocol):
         """
         ...
 
-    def read(self) -> Reading:
+    def read(self) -> EngineState:
         """Observation, reward and flags of all worlds."""
         ...
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from robots.interfaces import WorldState
 from robots.spec import ActionSpec, FieldSpec
-from sim.engine import Engine, Reading
+from sim.engine import Engine, EngineState
 
 
 class Endless:
@@ -38,7 +38,7 @@ class Endless:
         """See `Engine.step`."""
         self.inner.step(action, running)
 
-    def read(self) -> Reading:
+    def read(self) -> EngineState:
         """See `Engine.read`; a solved world has not ended."""
         reading = self.inner.read()
         return reading._replace(terminated=reading.terminated & ~reading.success)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Literal
 
 from robots.config import config
 from robots.control.actions import ActionSpace
-from robots.errors import HandoffError
+from robots.errors import HandoffError, suggest
+from robots.franka import RobotName, find_robot
+from robots.franka.robot import Robot
 from robots.interfaces import VecEnv
 from sim.engines.gym import GymConfig
 from sim.engines.isaac_lab import IsaacLabConfig
@@ -19,7 +20,7 @@ from sim.tasks.task import Task, at_rate
 from sim.vec_env import Worlds, WorldsConfig
 
 if TYPE_CHECKING:
-    from sim.device.fr3 import ResidentWorlds
+    from sim.device.arm import ResidentWorlds
     from sim.device.maniskill import ResidentManiSkill
 
 TASKS = (
@@ -34,7 +35,7 @@ TASKS = (
     "flip_switch",
     "cable_route",
 )
-"""Tasks on the FR3, each a file in `sim/tasks`."""
+"""Tasks of an arm at a table, each a file in `sim/tasks`."""
 
 EngineName = Literal["mujoco", "warp", "maniskill", "isaaclab", "gym"]
 
@@ -44,14 +45,18 @@ class WorldConfig:
     """One kind of world. Engines refuse what they cannot do."""
 
     engine: EngineName = "mujoco"
+    """Simulation engine."""
     task: str = "reach"
     """One of `TASKS` for mujoco and warp, else an environment's id in the engine's own registry."""
+    robot: RobotName = "fr3"
+    """The arm that does the task (mujoco, warp)."""
     actions: ActionSpace | None = None
     """Action space (mujoco, warp); None takes the task's own."""
     rate_hz: float | None = None
     """Control periods per second (mujoco, warp; see `sim.tasks.task.at_rate`); None takes the
     task's own."""
     reward: Literal["dense", "sparse"] = "dense"
+    """Reward of a step: the task's dense terms, or 1 on success."""
     randomized: bool = False
     """Domain randomisation from the task's ranges (mujoco, warp)."""
     cameras: CamerasConfig | None = None
@@ -60,70 +65,74 @@ class WorldConfig:
     """Where physics runs (warp)."""
     resident: bool = False
     """Worlds stay on their device, for practice, which meets them there (warp, maniskill; see
-    `sim.device.fr3`)."""
+    `sim.device.arm`)."""
     threads: int = 1
     """Physics threads of one process (mujoco)."""
     gym: GymConfig = field(default_factory=GymConfig)
-    """Only read for the engine gym; likewise the next two."""
+    """Options of Gymnasium environments; read for the engine gym alone."""
     maniskill: ManiSkillConfig = field(default_factory=ManiSkillConfig)
+    """Options of ManiSkill; read for the engine maniskill alone."""
     isaaclab: IsaacLabConfig = field(default_factory=IsaacLabConfig)
+    """Options of Isaac Lab; read for the engine isaaclab alone."""
     workers: int = 1
     """Processes that share the worlds; 1 is this one."""
     on_end: Literal["reset", "freeze"] = "reset"
-    """See `WorldsConfig`."""
+    """Behaviour of an environment whose episode has ended: reset at once, or stay frozen until it
+    is reset."""
     max_steps: int | None = None
     """Time limit [control periods]; None takes the task's own."""
 
 
 def task_module(name: str) -> str:
-    """Dotted name of the module that states the FR3 task called `name`.
+    """Dotted name of the module that states the task called `name`.
 
     Raises:
         HandoffError: there is none.
     """
     if name not in TASKS:
-        close = difflib.get_close_matches(name, TASKS, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(TASKS)}."
-        raise HandoffError(f"task: '{name}' is not known, {hint}")
+        raise HandoffError(f"task: '{name}' is not known, {suggest(name, TASKS)}")
     # `sim.tasks.push_t.geometry` is the geometry that the twin shares.
     return "sim.tasks.push_t.task" if name == "push_t" else f"sim.tasks.{name}"
 
 
-def find_task(name: str, rate_hz: float | None = None) -> Task:
-    """The FR3 task called `name`, at its own control rate or another (`sim.tasks.task.at_rate`).
+def find_task(name: str, rate_hz: float | None = None, robot: str = "fr3") -> Task:
+    """The task called `name`, stated for a robot, at its own control rate or another
+    (`sim.tasks.task.at_rate`).
 
     Raises:
-        HandoffError: there is none, or not at this rate.
+        HandoffError: there is no such task or robot, not at this rate, or the robot cannot reach
+            where it begins.
     """
-    task = _task(name)
+    task = _task(name, find_robot(robot))
     return task if rate_hz is None else at_rate(task, rate_hz)
 
 
-def _task(name: str) -> Task:
+@cache
+def _task(name: str, robot: Robot) -> Task:
     match name:
         case "reach":
-            from sim.tasks.reach import TASK
+            from sim.tasks.reach import task
         case "reach_by_name":
-            from sim.tasks.reach_by_name import TASK
+            from sim.tasks.reach_by_name import task
         case "push_t":
-            from sim.tasks.push_t.task import TASK
+            from sim.tasks.push_t.task import task
         case "pick_cube":
-            from sim.tasks.pick_cube import TASK
+            from sim.tasks.pick_cube import task
         case "pick_by_name":
-            from sim.tasks.pick_by_name import TASK
+            from sim.tasks.pick_by_name import task
         case "stack_cube":
-            from sim.tasks.stack_cube import TASK
+            from sim.tasks.stack_cube import task
         case "open_drawer":
-            from sim.tasks.open_drawer import TASK
+            from sim.tasks.open_drawer import task
         case "flip_switch":
-            from sim.tasks.flip_switch import TASK
+            from sim.tasks.flip_switch import task
         case "peg_insert":
-            from sim.tasks.peg_insert import TASK
+            from sim.tasks.peg_insert import task
         case "cable_route":
-            from sim.tasks.cable_route import TASK
+            from sim.tasks.cable_route import task
         case _:
             raise HandoffError(f"task: '{name}' is listed in {task_module(name)} but not here.")
-    return TASK
+    return task(robot)
 
 
 def make_worlds(config: WorldConfig, num_envs: int) -> VecEnv:
@@ -141,9 +150,9 @@ def make_worlds(config: WorldConfig, num_envs: int) -> VecEnv:
     if config.workers < 1:
         raise HandoffError(f"worlds: {config.workers} workers asked for, at least 1 is needed.")
     if config.workers > 1:
-        from sim.subprocess_vec_env import WorkerWorlds
+        from sim.processes.vec_env import worker_vec_env
 
-        return WorkerWorlds(partial(_make_here, config), num_envs, config.workers)
+        return worker_vec_env(partial(_make_here, config), num_envs, config.workers)
     return _make_here(config, num_envs)
 
 
@@ -153,7 +162,7 @@ def make_resident(config: WorldConfig, num_envs: int) -> ResidentWorlds | Reside
     Raises:
         HandoffError: as of `make_worlds`; another engine, pictures, or several workers.
     """
-    from sim.device.fr3 import ResidentWorlds
+    from sim.device.arm import ResidentWorlds
     from sim.engines.warp import WarpConfig
 
     _refuse_ignored(config)
@@ -174,7 +183,7 @@ def make_resident(config: WorldConfig, num_envs: int) -> ResidentWorlds | Reside
         device=config.device,
     )
     return ResidentWorlds(
-        find_task(config.task, config.rate_hz), num_envs, options, config.max_steps
+        find_task(config.task, config.rate_hz, config.robot), num_envs, options, config.max_steps
     )
 
 
@@ -183,16 +192,27 @@ def _refuse_ignored(config: WorldConfig) -> None:
     it."""
     match config.engine:
         case "mujoco":
-            read = {"actions", "rate_hz", "reward", "randomized", "cameras", "threads"}
+            read = {"robot", "actions", "rate_hz", "reward", "randomized", "cameras", "threads"}
         case "warp":
             # Pictures are asked for in words of its own below.
-            read = {"actions", "rate_hz", "reward", "randomized", "cameras", "device", "resident"}
+            read = {"robot", "actions", "rate_hz", "reward", "randomized", "cameras", "device"}
+            read |= {"resident"}
         case "maniskill":
             read = {"maniskill", "resident"}
         case _:
             read = {config.engine}
     default = WorldConfig()
-    own = ("actions", "rate_hz", "reward", "randomized", "cameras", "device", "resident", "threads")
+    own = (
+        "robot",
+        "actions",
+        "rate_hz",
+        "reward",
+        "randomized",
+        "cameras",
+        "device",
+        "resident",
+        "threads",
+    )
     every = (*own, "gym", "maniskill", "isaaclab")
     ignored = [
         name
@@ -220,7 +240,10 @@ def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
                 threads=config.threads,
             )
             return Worlds(
-                MujocoEngine(find_task(config.task, config.rate_hz), num_envs, options), episodes
+                MujocoEngine(
+                    find_task(config.task, config.rate_hz, config.robot), num_envs, options
+                ),
+                episodes,
             )
         case "warp":
             from sim.engines.warp import WarpConfig, WarpEngine
@@ -236,7 +259,8 @@ def _make_here(config: WorldConfig, num_envs: int) -> VecEnv:
                 device=config.device,
             )
             return Worlds(
-                WarpEngine(find_task(config.task, config.rate_hz), num_envs, options), episodes
+                WarpEngine(find_task(config.task, config.rate_hz, config.robot), num_envs, options),
+                episodes,
             )
         case "gym":
             from sim.engines.gym import GymEngine

@@ -4,13 +4,12 @@ many."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar
 
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+from robots.processes import Child, ChildEndedError, end
 
 Context = TypeVar("Context", contravariant=True)
 Piece = TypeVar("Piece", contravariant=True)
@@ -63,21 +62,14 @@ def map_pieces(
             job(context, piece, lambda units, note, index=index: report(index, units, note))
             for index, piece in enumerate(pieces)
         ]
-    spawn = get_context("spawn")
-    processes: dict[Connection, BaseProcess] = {}
+    children: list[Child] = []
     try:
         for w in range(workers):
-            receiver, sender = spawn.Pipe(duplex=False)
             mine = [(index, pieces[index]) for index in range(w, len(pieces), workers)]
-            process = spawn.Process(target=_work, args=(setup, job, mine, sender), daemon=True)
-            process.start()
-            sender.close()
-            processes[receiver] = process
-        results = _collect(processes, report)
+            children.append(Child(f"handoff-worker-{w}", _work, (setup, job, mine), daemon=True))
+        results = _collect(children, report)
     finally:
-        for process in processes.values():
-            process.terminate()
-            process.join()
+        end([child.process for child in children])
     return [results[index] for index in range(len(pieces))]
 
 
@@ -85,45 +77,35 @@ def _work(
     setup: Callable[[], Any],
     job: Job[Any, Any, Any],
     pieces: list[tuple[int, Any]],
-    sender: Connection,
+    pipe: Connection,
 ) -> None:
-    try:
-        context = setup()
-        for index, piece in pieces:
-            result = job(
-                context,
-                piece,
-                lambda units, note, index=index: sender.send(("report", index, units, note)),
-            )
-            sender.send(("result", index, result))
-        sender.send(("end",))
-    except HandoffError as error:
-        sender.send(("error", error))
+    """The process of a worker."""
+    context = setup()
+    for index, piece in pieces:
+        result = job(
+            context,
+            piece,
+            lambda units, note, index=index: pipe.send(("report", index, units, note)),
+        )
+        pipe.send(("result", index, result))
+    pipe.send(("end",))
 
 
-def _collect(
-    processes: dict[Connection, BaseProcess], report: Callable[[int, int, str], None]
-) -> dict[int, Any]:
+def _collect(children: Sequence[Child], report: Callable[[int, int, str], None]) -> dict[int, Any]:
     results: dict[int, Any] = {}
-    open_ends = set(processes)
-    while open_ends:
-        for receiver in wait(list(open_ends)):
-            assert isinstance(receiver, Connection)
+    working = {child.pipe: child for child in children}
+    while working:
+        for pipe in wait(list(working)):
+            assert isinstance(pipe, Connection)
             try:
-                message = receiver.recv()
-            except EOFError:
-                processes[receiver].join()
-                raise HandoffError(
-                    f"worker process died with exit code {processes[receiver].exitcode} before its work was done. "
-                    "Its own message stands above; -9 usually means that memory ran out."
-                ) from None
+                message = working[pipe].receive()
+            except ChildEndedError as error:
+                raise HandoffError(f"worker process {error}") from None
             match message:
                 case ("report", index, units, note):
                     report(index, units, note)
                 case ("result", index, result):
                     results[index] = result
                 case ("end",):
-                    open_ends.discard(receiver)
-                case ("error", error):
-                    raise error
+                    del working[pipe]
     return results

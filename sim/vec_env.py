@@ -17,7 +17,7 @@ import numpy as np
 from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Observation, Step, WorldState
-from sim.engine import Engine, Reading
+from sim.engine import Engine, EngineState
 
 EPISODE_STATE = ("seed", "episode", "steps", "ended", "was_success", "was_truncated")
 """Fields that `Worlds.save` adds to the engine's own."""
@@ -77,7 +77,7 @@ class Worlds:
         self._ended = np.ones(n, dtype=bool)
         self._was_success = np.zeros(n, dtype=bool)
         self._was_truncated = np.zeros(n, dtype=bool)
-        self._reading: Reading | None = None
+        self._reading: EngineState | None = None
         self._closed = False
         self._recent: deque[tuple[WorldState, np.ndarray]] = deque(maxlen=self.config.guard_steps)
 
@@ -224,7 +224,7 @@ class Worlds:
             # The engine cannot save; its dump of the present has to do.
             self._recent.append(({}, action_NA.copy()))
 
-    def _guard(self, reading: Reading, running: np.ndarray) -> None:
+    def _guard(self, reading: EngineState, running: np.ndarray) -> None:
         finite: np.ndarray = np.isfinite(reading.reward)
         bad = ["reward"] if not finite[running].all() else []
         for name, array in reading.observation.items():
@@ -264,7 +264,7 @@ class Worlds:
     def _observation(self) -> Observation:
         return dict(self._last().observation)
 
-    def _last(self) -> Reading:
+    def _last(self) -> EngineState:
         self._check_open()
         if self._reading is None:
             raise HandoffError(
@@ -313,7 +313,7 @@ class Worlds:
         return chunk
 
 
-def _told(reading: Reading) -> dict[str, np.ndarray]:
+def _told(reading: EngineState) -> dict[str, np.ndarray]:
     """The arrays of a reading (not copies) by one name each."""
     return {
         "reward": reading.reward,
@@ -324,7 +324,7 @@ def _told(reading: Reading) -> dict[str, np.ndarray]:
     }
 
 
-def _kept(old: Reading | None, new: Reading, rows: np.ndarray) -> Reading:
+def _kept(old: EngineState | None, new: EngineState, rows: np.ndarray) -> EngineState:
     """`new` in `rows`, `old` elsewhere; the arrays of `old` stay as they are, for a `Step` may
     still hold them."""
     if old is None or len(rows) == len(new.reward):
@@ -335,7 +335,7 @@ def _kept(old: Reading | None, new: Reading, rows: np.ndarray) -> Reading:
         merged[rows] = now[rows]
         return merged
 
-    return Reading(
+    return EngineState(
         observation={
             name: merge(old.observation[name], now) for name, now in new.observation.items()
         },

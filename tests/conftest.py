@@ -1,4 +1,5 @@
-"""Holds for every test: what is skipped where the machine lacks something, and whose priority a test runs with."""
+"""Holds for every test: what is skipped where the machine lacks something, and whose priority a
+test runs with."""
 
 from __future__ import annotations
 
@@ -6,15 +7,17 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import pytest
 
-Need = Literal["maniskill", "warp", "opengl", "chromium"]
+Need = Literal["maniskill", "warp", "opengl", "opencv", "chromium", "index"]
 """What a test may need beyond the packages of every laptop: `@pytest.mark.needs("opengl")`."""
 REQUIRED = bool(os.environ.get("HANDOFF_REQUIRE_ENGINES"))
 """Set in continuous integration, where what a machine lacks is a failure."""
@@ -27,13 +30,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips what this machine cannot run, before any fixture is made; fails where it must."""
+    """Skips tests that this machine cannot run, before any of their fixtures is made."""
     for mark in item.iter_markers("needs"):
-        reason = lacking(*mark.args)
-        if reason is not None and REQUIRED and _could_be_installed(*mark.args):
-            pytest.fail(reason)
-        if reason is not None:
-            pytest.skip(reason)
+        require(*mark.args)
+
+
+def require(need: Need) -> None:
+    """Skips the test that asks where the machine lacks what is needed; fails it in continuous
+    integration."""
+    reason = lacking(need)
+    if reason is not None and REQUIRED and _could_be_installed(need):
+        pytest.fail(reason)
+    if reason is not None:
+        pytest.skip(reason)
 
 
 @cache
@@ -51,8 +60,12 @@ def lacking(need: Need) -> str | None:
             if available_renderer() != "plan":
                 return None
             return "no OpenGL without a screen: apt install libegl1 libgl1-mesa-dri"
+        case "opencv":
+            return _lacking_opencv()
         case "chromium":
             return None if chromium() else "no Chromium: apt install chromium"
+        case "index":
+            return _lacking_index()
 
 
 def chromium() -> str | None:
@@ -65,18 +78,37 @@ def _lacking_maniskill() -> str | None:
         return "no ManiSkill: its wheels are for Linux on x86_64 and Python up to 3.12"
     if find_spec("mani_skill") is None:
         return "no ManiSkill: pip install 'handoff[maniskill]'"
+    if _lacking_opencv() is not None:
+        return _lacking_opencv()
     from robots.errors import HandoffError
     from sim.engines.maniskill import ManiSkillEngine
 
     try:
         ManiSkillEngine("PickCube-v1", 1).close()
     except HandoffError as error:
-        if "libGL" in str(error):
-            return "no OpenGL library, which ManiSkill's OpenCV loads: apt install libgl1"
         if "Vulkan" not in str(error):
             raise
         return "no Vulkan driver for ManiSkill: apt install mesa-vulkan-drivers (Mesa 25 or later)"
     return None
+
+
+def _lacking_opencv() -> str | None:
+    try:
+        import cv2  # noqa: F401
+    except ImportError as error:
+        return f"no OpenCV ({error}): apt install libgl1 libglib2.0-0"
+    return None
+
+
+def _lacking_index() -> str | None:
+    with TemporaryDirectory() as folder:
+        asked = [
+            *("--quiet", "--no-deps", "--timeout", "20", "--retries", "1", "--dest", folder),
+            "hatchling",
+        ]
+        command = [sys.executable, "-m", "pip", "download", *asked]
+        answer = subprocess.run(command, capture_output=True, timeout=120.0, check=False)
+    return None if answer.returncode == 0 else "no package index can be reached: pip download fails"
 
 
 def _could_be_installed(need: Need) -> bool:

@@ -28,9 +28,10 @@ class Block(NamedTuple):
 
 
 def pages() -> list[Path]:
-    """README and every page of the site but the notebook."""
+    """README, CONTRIBUTING, and every page of the site but the notebook."""
     return [
         ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
         *(page for page in sorted(DOCS.rglob("*.md")) if NOTEBOOK not in page.parents),
     ]
 

@@ -1,0 +1,5 @@
+"""Files in `configs/`.
+
+- `files`: found by name, composed with overrides over the defaults of a class, and validated.
+- `protocols`: those of evaluations.
+"""

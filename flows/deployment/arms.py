@@ -6,50 +6,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from real.deploy.loop import LoopConfig
-from real.deploy.object_tracker import TrackerConfig
-from real.deploy.planar_space import PlaneConfig
-from real.deploy.supervision import OversightConfig
-from real.franka.arm import FrankaConfig
-from robots.config import config
+from flows.deployment.config import DeploySession
+from flows.deployment.twin import processor_for_twin
 from robots.errors import HandoffError
 from robots.franka.kinematics import inverse_kinematics
 from robots.interfaces import Clock
-from sim.twin.twin import TwinConfig
 
 if TYPE_CHECKING:
-    from real.deploy.supervision import Oversight
+    from real.deploy.supervision import Supervision
     from real.franka.arm import FrankaArm
 
 WAIT_SECONDS = 0.05
 """Between two looks at a person who has not yet said go on [s]."""
 CLEAR = 0.10
 """Height above the board at which an arm goes to its start [m]; the T is 0.03 high."""
-
-
-@config
-class DeploySession:
-    """What a session at an arm can be told."""
-
-    host: str = ""
-    """Of the arm's control; empty: a simulated arm is started here."""
-    first_seed: int = 0
-    """Of the first start and of the policy's noise there; the simulated table is laid by it."""
-    start: tuple[float, float] = (0.256, 0.400)
-    """Where an arm's pusher begins an episode [m], board; the simulated one begins where gym-pusht
-    draws it."""
-    loop: LoopConfig = field(default_factory=lambda: LoopConfig(wait_for_policy=False))
-    plane: PlaneConfig = field(default_factory=PlaneConfig)
-    arm: FrankaConfig = field(default_factory=FrankaConfig)
-    oversight: OversightConfig = field(default_factory=OversightConfig)
-    tracker: TrackerConfig = field(default_factory=TrackerConfig)
-    """Who sees the T; an arm needs one, the simulated world knows."""
-    twin: TwinConfig = field(default_factory=TwinConfig)
 
 
 class Bench(Protocol):
@@ -68,7 +45,7 @@ class Bench(Protocol):
         """Not yet connected."""
         ...
 
-    def ready(self, arm: FrankaArm, oversight: Oversight) -> bool:
+    def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:
         """Brings the connected arm to where an episode begins; False when the person ends the
         session meanwhile."""
         ...
@@ -82,14 +59,14 @@ class Bench(Protocol):
         ...
 
 
-class _Simulated:
+class SimulatedBench:
     """The twin: in lockstep, so that a busy computer makes it slow and not faulty, at the pace of
     the wall."""
 
-    robot = "fr3 twin"
     laid_by_hand = False
 
     def __init__(self, session: DeploySession, twin: Any) -> None:
+        self.robot = f"{session.arm.robot} twin"
         self._session, self._twin = session, twin
 
     def place(self, seed: int) -> None:
@@ -105,7 +82,7 @@ class _Simulated:
         settings = replace(self._session.arm, host=self._session.twin.host, realtime="ignore")
         return FrankaArm(settings, self._twin, self._twin.wait_for_motion)
 
-    def ready(self, arm: FrankaArm, oversight: Oversight) -> bool:
+    def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:
         """See `Bench`: it was placed there."""
         return True
 
@@ -120,21 +97,34 @@ class _Simulated:
         return self._twin.call("tee_pose")
 
 
+def require_simulator() -> None:
+    """Makes sure that an arm can be simulated here.
+
+    Raises:
+        HandoffError: the simulator is not installed, as on a computer beside an arm.
+    """
+    if find_spec("mujoco") is None:
+        raise HandoffError(
+            "deploy: a simulated arm needs mujoco, which is not installed: pip install 'handoff[laptop]'. "
+            "For a real arm, say --arm ADDRESS."
+        )
+
+
 @contextmanager
 def simulated_bench(session: DeploySession) -> Iterator[Bench]:
     """A simulated arm in a process of its own, as long as the block runs."""
-    from flows.stages.deploy import processor_for_twin
     from sim.twin.push_t_world import PushTWorld
     from sim.twin.twin import start_twin
 
+    world = partial(PushTWorld, session.arm.robot)
     with (
         processor_for_twin() as cpu,
-        start_twin(replace(session.twin, cpu=cpu), PushTWorld) as twin,
+        start_twin(replace(session.twin, cpu=cpu), world) as twin,
     ):
-        yield _Simulated(session, twin)
+        yield SimulatedBench(session, twin)
 
 
-class _AtArm:
+class ArmBench:
     """A real arm, and a tracker that sees the T."""
 
     laid_by_hand = True
@@ -143,7 +133,7 @@ class _AtArm:
         from real.deploy.planar_space import Plane
         from sim.tasks.push_t.geometry import Q_BOARD_CENTRE
 
-        self.robot = f"fr3 at {session.host}"
+        self.robot = f"{session.arm.robot} at {session.host}"
         self._settings, self.pose = replace(session.arm, host=session.host), pose
         self._plane, self._start = Plane(session.plane), np.array(session.start)
         self._q_centre = Q_BOARD_CENTRE
@@ -157,14 +147,14 @@ class _AtArm:
 
         return FrankaArm(self._settings)
 
-    def ready(self, arm: FrankaArm, oversight: Oversight) -> bool:
+    def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:
         """See `Bench`: up, over whatever lies on the board, and down; it stands still on the way
         when it is to."""
 
         def halted() -> bool:
-            oversight.look()
+            supervision.poll()
             # A label would be one of no episode.
-            return oversight.paused or oversight.stopped
+            return supervision.paused or supervision.stopped
 
         here, q = self._plane.position(arm.state().base_T_ee), self._q_centre
         for xy, lift in (
@@ -174,9 +164,10 @@ class _AtArm:
             (self._start, 0.03),
             (self._start, 0.0),
         ):
-            q = inverse_kinematics(self._plane.pose(xy, lift) @ np.linalg.inv(arm.flange_T_ee), q)
+            flange = self._plane.pose(xy, lift) @ np.linalg.inv(arm.flange_T_ee)
+            q = inverse_kinematics(arm.robot, flange, q)
             while not arm.move_to_joints(q, halted):
-                if not await_go(oversight):
+                if not await_go(supervision):
                     return False
         return True
 
@@ -196,16 +187,16 @@ def arm_bench(session: DeploySession) -> Iterator[Bench]:
 
     if not session.tracker.uri:
         raise HandoffError(
-            "deploy: an arm needs somebody who sees the T: --tracker ws://host:port, see docs/deploying.md."
+            "deploy: an arm needs somebody who sees the T: --tracker ws://host:port, see docs/guides/deploying.md."
         )
     with RemoteTracker(session.tracker) as tracker:
-        yield _AtArm(session, tracker.pose)
+        yield ArmBench(session, tracker.pose)
 
 
-def await_go(oversight: Oversight) -> bool:
+def await_go(supervision: Supervision) -> bool:
     """Waits until the person lets the arm move; False when they end the session."""
-    oversight.look()
-    while oversight.paused and not oversight.stopped:
+    supervision.poll()
+    while supervision.paused and not supervision.stopped:
         time.sleep(WAIT_SECONDS)
-        oversight.look()
-    return not oversight.stopped
+        supervision.poll()
+    return not supervision.stopped

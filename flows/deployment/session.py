@@ -1,6 +1,6 @@
 """`handoff deploy GATE`: a released policy on an arm, with a person at the console beside it.
 
-Where no arm is named, a simulated FR3 behind the same network protocol takes its place: client,
+Where no arm is named, a simulated one behind the same network protocol takes its place: client,
 loop, limits, console and record are the same; `flows.deployment.arms` is all that differs. Nothing
 that did not pass a gate is run.
 """
@@ -16,28 +16,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flows.config.files import compose_file
 from flows.deployment.arms import (
     WAIT_SECONDS,
     Bench,
-    DeploySession,
     arm_bench,
     await_go,
+    require_simulator,
     simulated_bench,
 )
+from flows.deployment.config import DeploySession, check_robot_of_session
+from flows.deployment.push_t_table import EXTRA, PushTScene
 from flows.session.config import HilOperator, HilWorld
 from real.deploy.cameras import CameraConfig
-from robots.config import to_plain, validate
 from robots.errors import HandoffError
+from robots.franka import find_robot
 from robots.interfaces import Label
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from flows.stages.deploy import Scene
     from real.console.server import ConsoleConfig
-    from real.deploy.loop import EpisodeRecord
+    from real.deploy.loop import LoopRecord
     from real.deploy.onnx_policy import OnnxPolicy
-    from real.deploy.supervision import Oversight
+    from real.deploy.supervision import Supervision
     from robots.episodes.store import EpisodeStore
 
 SPARE_SECONDS = 10.0
@@ -67,6 +69,7 @@ def deploy_command(options: Namespace) -> None:
     """`handoff deploy`: see `flows.__main__` for its options."""
     from rich.console import Console
 
+    from flows.deployment.release import released_bundle
     from real.console.server import ConsoleConfig
 
     screen = Console()
@@ -101,37 +104,7 @@ def compose_deploy(task: str, overrides: Sequence[str] = ()) -> DeploySession:
     Raises:
         HandoffError: no such file, unknown key, or ill-typed value.
     """
-    from flows.config.compose_group import composed
-
-    return validate(DeploySession, composed("deploy", task, to_plain(DeploySession()), overrides))
-
-
-def released_bundle(gate: Path) -> Path:
-    """The bundle that passed the gate whose artifact `gate` is; all files and digests of both are
-    worked out anew.
-
-    See `flows.runner.artifact.verify_artifact` for what that is good for, and what not.
-
-    Raises:
-        HandoffError: not a gate's artifact, the bundle is gone or another by now, or either is not
-            as it was sealed.
-    """
-    from flows.reports.explain import find_artifact
-    from flows.runner.artifact import verify_artifact
-
-    found = find_artifact(gate)
-    manifest = verify_artifact(found)
-    if manifest["kind"] != "gate" or manifest["metrics"].get("passed") is not True:
-        raise HandoffError(
-            f"{gate}: is the artifact of stage '{manifest['stage']}', expected one of a gate that was passed, such as "
-            "runs/demo/gate. An arm runs nothing else."
-        )
-    bundle = (found / manifest["input_paths"]["bundle"]).resolve()
-    if verify_artifact(bundle)["digest"] != manifest["inputs"]["bundle"]:
-        raise HandoffError(
-            f"{bundle}: is not the bundle that passed {gate}. Run the pipeline again."
-        )
-    return bundle
+    return compose_file(DeploySession, task, overrides, group="deploy")
 
 
 def cameras_of(words: Sequence[str]) -> dict[str, CameraConfig]:
@@ -178,36 +151,41 @@ def deploy(
     Raises:
         SafetyError: a limit or the robot ended an episode; what was recorded of it is in the store,
             as it is after any other error in an episode.
-        HandoffError: a policy of another task, no arm or tracker there, a lost connection, or a
-            store of other fields.
+        HandoffError: a policy of another task or robot, no arm or tracker there, a lost connection,
+            or a store of other fields.
     """
     from flows.session.viewer import drawn
-    from flows.stages.deploy import EXTRA
     from real.console.process import open_console
-    from real.deploy.cameras import filmed
+    from real.deploy.cameras import camera_streams
     from real.deploy.episode_recorder import deploy_schema
     from real.deploy.onnx_policy import OnnxPolicy
     from robots.episodes.corrections import open_corrections
 
+    simulated = not session.host
+    if simulated:
+        require_simulator()
     policy = OnnxPolicy(bundle / "policy.onnx")
     if policy.contract.task != "push_t":
         raise HandoffError(
             f"{bundle}: a policy of task '{policy.contract.task}'; arms have a table for push_t alone."
         )
-    schema = deploy_schema(policy.contract, EXTRA, session.loop.stream_hz, overseen=True)
+    check_robot_of_session(policy.contract, session.arm)
+    name = session.arm.robot
+    schema = deploy_schema(
+        policy.contract, EXTRA, session.loop.stream_hz, find_robot(name), supervised=True
+    )
     seconds = (
         session.loop.max_steps / policy.contract.rate_hz
-        + session.oversight.hold_seconds
+        + session.supervision.hold_seconds
         + SPARE_SECONDS
     )
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
-    simulated = not session.host
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         store = stack.enter_context(open_corrections(out / "store.zarr", schema))
         opened = stack.enter_context(open_console(console, out / "console"))
-        stack.enter_context(drawn(HilWorld(task="push_t"), opened, pictures=simulated))
-        stack.enter_context(filmed(cameras or {}, opened))
+        stack.enter_context(drawn(HilWorld(task="push_t", robot=name), opened, pictures=simulated))
+        stack.enter_context(camera_streams(cameras or {}, opened))
         bench = stack.enter_context(simulated_bench(session) if simulated else arm_bench(session))
         say(f"console  {opened.url}")
         shown = _Shown(session, policy, person, bench)
@@ -228,12 +206,12 @@ def next_episode(
 ) -> bool:
     """Waits for the person, runs an episode and tells how it ended; False when the session is
     over."""
-    if not await_go(shown.oversight):
+    if not await_go(shown.supervision):
         return False
     # What is to be done again stands in the store, too.
     seed = session.first_seed + store.num_episodes - shown.again
     ended = run_overseen(session, bench, policy, shown, seed, store)
-    if shown.oversight.stopped:
+    if shown.supervision.stopped:
         return False
     if ended.recorded:
         shown.again = ended.label is Label.REDO
@@ -253,27 +231,25 @@ def run_overseen(
 ) -> Deployed:
     """One episode; the arm is at rest and what was recorded is in the store when this returns or
     raises."""
-    from flows.stages.deploy import Scene
     from real.deploy.loop import run_episode
-    from real.deploy.recording import Recording
-    from sim.tasks.push_t.geometry import SUCCESS_COVERAGE
+    from real.deploy.recording import EpisodeRecording
 
     bench.place(seed)
-    shown.scene = scene = Scene(bench.pose, shown.plane)
+    shown.scene = scene = PushTScene(bench.pose, shown.plane)
 
     def outcome() -> dict[str, Any] | None:
-        ended = _ended(seed, record, scene, shown.oversight)
+        ended = _ended(seed, record, scene, shown.supervision)
         if not ended.recorded and recording.fault is None:
             return None
         return {"robot": bench.robot, "policy": policy.contract.policy, **_about(record, ended)}
 
-    recording = Recording(store, outcome)
+    recording = EpisodeRecording(store, outcome)
     record = recording.record
     with recording, bench.arm() as arm:
         arm.preflight()
-        if not bench.ready(arm, shown.oversight):
-            return _ended(seed, record, scene, shown.oversight)
-        shown.oversight.begin(seed)
+        if not bench.ready(arm, shown.supervision):
+            return _ended(seed, record, scene, shown.supervision)
+        shown.supervision.begin(seed)
         with recording.of(arm):
             run_episode(
                 arm,
@@ -285,32 +261,29 @@ def run_overseen(
                 space=shown.plane,
                 flange_T_ee=arm.flange_T_ee,
                 seed=seed,
-                stop=lambda: scene.coverage > SUCCESS_COVERAGE,
+                stop=lambda: scene.solved,
                 record=record,
-                oversight=shown.oversight,
+                supervision=shown.supervision,
             )
-    return _ended(seed, record, scene, shown.oversight)
+    return _ended(seed, record, scene, shown.supervision)
 
 
-def _ended(seed: int, record: EpisodeRecord, scene: Scene, oversight: Oversight) -> Deployed:
-    from sim.tasks.push_t.geometry import SUCCESS_COVERAGE
-
-    solved = scene.best > SUCCESS_COVERAGE
+def _ended(seed: int, record: LoopRecord, scene: PushTScene, supervision: Supervision) -> Deployed:
     said = {Label.SUCCESS: True, Label.FAILURE: False}
     by_hand = record.policy.get("intervention", [])
     return Deployed(
         seed=seed,
-        success=said.get(record.label, solved),
+        success=said.get(record.label, scene.was_solved),
         label=record.label,
         seconds=record.end - record.begin,
         held=record.held,
         coverage=scene.best,
         corrected=float(np.mean(by_hand)) if by_hand else 0.0,
-        recorded=not oversight.stopped and bool(record.policy),
+        recorded=not supervision.stopped and bool(record.policy),
     )
 
 
-def _about(record: EpisodeRecord, ended: Deployed) -> dict[str, Any]:
+def _about(record: LoopRecord, ended: Deployed) -> dict[str, Any]:
     """What is stored of the episode beside its streams."""
     dropped = ended.label in (Label.REDO, Label.DISCARD)
     return {
@@ -343,40 +316,41 @@ class _Shown:
         self, session: DeploySession, policy: OnnxPolicy, person: str, bench: Bench
     ) -> None:
         from flows.session.worlds import person_of
-        from real.console.client import Line
+        from real.console.client import ConsoleClient
         from real.console.console_operator import ConsoleOperator
-        from real.console.process import console_line
+        from real.console.process import console_address
         from real.deploy.planar_space import Plane
-        from real.deploy.supervision import STEPS, Oversight
+        from real.deploy.supervision import STEPS, Supervision
 
         self.plane = Plane(session.plane)
-        self.scene: Scene | None = None
+        self.scene: PushTScene | None = None
         self.again = False
         """The same start is to be run once more."""
-        self._q, self._pose = np.zeros(7), np.zeros(3)
-        where, token = console_line()
+        joints = find_robot(session.arm.robot).num_joints
+        self._q, self._pose = np.zeros(joints), np.zeros(3)
+        where, token = console_address()
         rate = policy.contract.rate_hz
-        line = Line(
+        line = ConsoleClient(
             where, token, {"task": policy.contract.task, "stage": bench.robot, "rate_hz": rate}
         )
         line.start()
         name = person_of(HilOperator(kind="console", person=person))
         self.operator = ConsoleOperator(
-            STEPS, session.oversight.takeover, line, name, rate, self._scene
+            STEPS, session.supervision.takeover, line, name, rate, self._scene
         )
-        self.oversight = Oversight(
-            self.operator, session.oversight, self.plane, rate, self.operator.told
+        self.supervision = Supervision(
+            self.operator, session.supervision, self.plane, rate, self.operator.report_step
         )
 
     def hold(self, why: str) -> None:
         """Returns when the console holds; nothing moves before somebody says go on."""
         self.operator.hold(why)
-        while not (self.oversight.paused or self.oversight.stopped):
+        while not (self.supervision.paused or self.supervision.stopped):
             time.sleep(WAIT_SECONDS)
-            self.oversight.look()
+            self.supervision.poll()
 
     def observe(self, state: Any) -> Any:
-        """See `flows.stages.deploy.Scene.observe`."""
+        """See `PushTScene.observe`."""
         assert self.scene is not None
         observation = self.scene.observe(state)
         self._q, self._pose = state.q, observation["block_pose"]

@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.hil.config import CorrectConfig
-from flows.session.worlds import ROBOT, make_operator, make_session_worlds
-from real.hil.actor import Acted, Actor
-from real.hil.interfaces import Actions, PacedClock, SameActions, observation_vector
+from flows.session.worlds import make_operator, make_session_worlds, robot_label
+from real.hil.actor import Actor, ActorStep
+from real.hil.interfaces import ActionMapping, IdentityActions, ScaledWallClock, observation_vector
 from real.hil.journal import Journal
-from real.hil.learner_client import Link, LinkConfig
-from real.hil.rewards import DetectedReward, OwnReward
+from real.hil.learner_client import LearnerClient, LearnerClientConfig
+from real.hil.rewards import ClassifierReward, EnvReward
 from robots.control.gripper_commands import CommandedHand
 from robots.episodes.corrections import (
     STREAM,
     EpisodeAssembler,
-    Outcome,
+    StepOutcome,
     corrections_schema,
     open_corrections,
 )
 from robots.errors import words
+from robots.franka.robot import Robot
 from robots.interfaces import Intervention, Label, Observation, Operator, Requests
 from robots.signals import delayed_signals
 from robots.spec import ActionSpec
@@ -65,20 +66,25 @@ def act(
         operator = _Attended(make_operator(config.operator, engine), config.operator.half_life)
         stack.enter_context(closing(operator))
         schema = corrections_schema(
-            config.world.task, env.rate_hz, env.observation_spec, env.action_spec
+            config.world.task,
+            env.rate_hz,
+            env.observation_spec,
+            env.action_spec,
+            config.world.robot,
         )
         store = stack.enter_context(open_corrections(folder / "store.zarr", schema))
         operator.steps = int(store.ends(STREAM)[-1]) if store.num_episodes else 0
         journal = stack.enter_context(Journal(folder / "actor"))
-        link = stack.enter_context(Link(journal, LinkConfig(uri=uri), token, folder / "actor"))
-        recorder = _Recorder(
-            EpisodeAssembler(store, 1, {"robot": ROBOT, "source": "training"}), operator
+        link = stack.enter_context(
+            LearnerClient(journal, LearnerClientConfig(uri=uri), token, folder / "actor")
         )
+        about = {"robot": robot_label(config.world), "source": "training"}
+        recorder = _Recorder(EpisodeAssembler(store, 1, about), operator)
 
-        def watch(acted: Acted) -> None:
+        def watch(acted: ActorStep) -> None:
             with delayed_signals():
                 recorder(acted)
-            operator.told(acted)
+            operator.report_step(acted)
             if parent.poll() and parent.recv() == "stop":
                 actor.stop()
             recorder.say(parent, link)
@@ -94,9 +100,9 @@ def act(
             journal,
             link,
             config.actor,
-            rewards=OwnReward(sparse=True) if classifier is None else detected_reward(classifier),
-            actions=learner_actions(env.action_spec),
-            clock=None if config.speed <= 0.0 else PacedClock(config.speed),
+            rewards=EnvReward(sparse=True) if classifier is None else detected_reward(classifier),
+            actions=learner_actions(env.action_spec, engine.task.robot),
+            clock=None if config.speed <= 0.0 else ScaledWallClock(config.speed),
             vector=observation_vector(env.observation_spec, config.world.observation_fields),
             starts=lambda: env.episode_seeds,
             hold=hold,
@@ -113,18 +119,20 @@ def act(
         link.flush(FLUSH_SECONDS)
 
 
-def learner_actions(spec: ActionSpec) -> Actions:
+def learner_actions(spec: ActionSpec, robot: Robot) -> ActionMapping:
     """Between the learner's actions and the world's: a hand is commanded, everything else is the
     same."""
-    return CommandedHand(spec.size) if spec.names[-1:] == ("gripper",) else SameActions(spec.size)
+    if spec.names[-1:] != ("gripper",):
+        return IdentityActions(spec.size)
+    return CommandedHand(spec.size, robot.gripper.width_max)
 
 
-def detected_reward(classifier: Path) -> DetectedReward:
+def detected_reward(classifier: Path) -> ClassifierReward:
     """What the classifier of the stage before says, on one thread of ONNX Runtime."""
     from real.deploy.onnx_success import OnnxSuccess
 
     success = OnnxSuccess(classifier / "success.onnx")
-    return DetectedReward(success, SuccessDetector(success.contract.detector))
+    return ClassifierReward(success, SuccessDetector(success.contract.detector))
 
 
 class _Attended:
@@ -157,13 +165,13 @@ class _Attended:
     def close(self) -> None:
         self._operator.close()
 
-    def told(self, acted: Acted) -> None:
+    def report_step(self, acted: ActorStep) -> None:
         """What came of the step, for an operator who wants to know."""
         from real.console.console_operator import ConsoleOperator
 
         if isinstance(self._operator, ConsoleOperator):
             verdict = acted.verdict
-            self._operator.told(
+            self._operator.report_step(
                 acted.observation,
                 acted.intervention,
                 reward=float(verdict.reward[0]),
@@ -184,7 +192,7 @@ class _Recorder:
         """What the running episode's last step led to, and its metadata up to then; None before its
         first step."""
 
-    def __call__(self, acted: Acted) -> None:
+    def __call__(self, acted: ActorStep) -> None:
         self._solved |= bool(acted.step.info["success"][0])
         dropped = acted.label in (Label.REDO, Label.DISCARD)
         about: dict[str, Any] = {
@@ -192,7 +200,7 @@ class _Recorder:
             "true_success": self._solved,
             "discard_reason": acted.label.name.lower() if dropped else None,
         }
-        outcome = Outcome(
+        outcome = StepOutcome(
             reward=acted.verdict.reward,
             success=np.where(acted.last, np.where(acted.verdict.success, 1, -1), 0),
             final_observation=acted.step.final_observation,
@@ -218,7 +226,7 @@ class _Recorder:
             (final, about), self._running = self._running, None
             self._assembler.cut_off(0, final, {**about, "fault": fault, "discard_reason": "fault"})
 
-    def say(self, parent: Connection, link: Link) -> None:
+    def say(self, parent: Connection, link: LearnerClient) -> None:
         now = time.monotonic()
         if now - self._said >= SAY_SECONDS:
             self._said = now

@@ -6,19 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flows.hil.config import ClassifyConfig
+from flows.session.config import HilWorld
 from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress
 
 if TYPE_CHECKING:
     from flows.session.episodes import Ended, Round
     from robots.episodes.store import EpisodeStore, EpisodeWriter
-    from sim.engines.mujoco import MujocoEngine
+    from sim.recording.hard_negatives import Propose
 
 MOST_EPISODES = 500
 """Demonstrations for states of success, after which it is given up."""
@@ -26,14 +28,8 @@ COMMIT_BYTES = 2**18
 """Of episodes that are committed together: some dozen, which are soon made again."""
 SOURCES = ("policy", "corrected", "random", "leaving")
 """Who acts in a policy's episodes, in turns: a clone of the demonstrations, the clone with a
-simulated person who corrects it, chance, and the scripted expert, who leaves what they have solved,
-waits beside it and returns, again and again. Without the last the learned policy finds the sides
-from which hardly a state beside success was seen, and stops there; without the waiting whatever
-stands still is taken for a success."""
-LEAVES = 4
-"""Control periods of leaving, as many of standing still there, and as many of returning."""
-ROUNDS = 10
-"""Of leaving, standing still and returning in an episode."""
+simulated person who corrects it, chance, and the scripted expert, who leaves success again and
+again (`sim.recording.hard_negatives`)."""
 
 
 def run(
@@ -49,7 +45,7 @@ def run(
         HandoffError: too few successes, no threshold is precise enough, or the person wants to
             stop.
     """
-    from policies.rewards.success_classifier import load_classifier, to_onnx
+    from policies.rewards.success_classifier import classifier_to_onnx, load_classifier
     from policies.rewards.train_success_classifier import (
         join_steps,
         read_labelled_steps,
@@ -63,7 +59,7 @@ def run(
     steps = join_steps([solved, read_labelled_steps(out / "policy.zarr", fields, by_policy=True)])
     report = train_success(config.train, steps, out, progress)
     classifier, card = load_classifier(out)
-    write_atomically(out / "success.onnx", to_onnx(classifier, card).SerializeToString())
+    write_atomically(out / "success.onnx", classifier_to_onnx(classifier, card).SerializeToString())
     negatives = int((~steps.success).sum())
     return {**counts, "negatives": negatives, **report}
 
@@ -74,6 +70,7 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
     from flows.session.episodes import Round
     from flows.session.worlds import make_operator, make_session_worlds, standing_still
     from robots.episodes.corrections import corrections_schema, open_corrections
+    from sim.recording.hard_negatives import LEAVES, ROUNDS, leaving_expert, random_ways
     from sim.recording.simulated_operator import OperatorConfig, SimulatedOperator
 
     env, engine = make_session_worlds(config.world, on_end="freeze", endless=True)
@@ -81,7 +78,11 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
     around, solver = make_session_worlds(longer, on_end="freeze", endless=True)
     with closing(env), closing(around):
         schema = corrections_schema(
-            config.world.task, env.rate_hz, env.observation_spec, env.action_spec
+            config.world.task,
+            env.rate_hz,
+            env.observation_spec,
+            env.action_spec,
+            config.world.robot,
         )
         with (
             open_corrections(out / "solved.zarr", schema) as solved,
@@ -89,7 +90,7 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
         ):
             with closing(make_operator(config.operator, engine, demonstrates=True)) as person:
                 pace = config.operator.speed if config.operator.kind != "simulated" else 0.0
-                still = standing_still(env.action_spec)
+                still = standing_still(env.action_spec, engine.task.robot)
                 session = Round(env, person, still, pace=pace, linger=config.linger)
                 positives = _demonstrate(config, session, solved, progress)
             # A clone that hardly ever succeeds alone would leave no success to judge by: so it is
@@ -98,10 +99,11 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
                 "policy": SimulatedOperator(engine, OperatorConfig(policy="never")),
                 "corrected": SimulatedOperator(engine, config.operator.simulated),
             }
-            policy, ways = (
-                _policy(clone, config),
-                {"random": _random(env.action_spec), "leaving": _leaving(solver)},
-            )
+            policy = _policy(clone, config)
+            ways: dict[str, Callable[[int], Propose]] = {
+                "random": partial(random_ways, env.action_spec),
+                "leaving": partial(leaving_expert, solver),
+            }
             with made.writer(COMMIT_BYTES) as writer:
                 for number in range(made.num_episodes, config.policy_episodes):
                     source = SOURCES[number % len(SOURCES)]
@@ -113,7 +115,7 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
                     session = Round(
                         worlds, people.get(source, people["policy"]), propose, linger=linger
                     )
-                    _record(session, made, writer, seed, source)
+                    _record(config.world, session, made, writer, seed, source)
                     progress(number + 1, config.policy_episodes, "episodes of a policy")
             return {
                 "demonstrations": solved.num_episodes,
@@ -136,21 +138,25 @@ def _demonstrate(
                     "Does the task's success last?"
                 )
             progress(positives, config.positives, "states of success")
-            positives += _record(
-                session, store, writer, config.first_seed + number, "demonstration"
-            )
+            seed = config.first_seed + number
+            positives += _record(config.world, session, store, writer, seed, "demonstration")
             number += 1
     return positives
 
 
 def _record(
-    session: Round, store: EpisodeStore, writer: EpisodeWriter, seed: int, source: str
+    world: HilWorld,
+    session: Round,
+    store: EpisodeStore,
+    writer: EpisodeWriter,
+    seed: int,
+    source: str,
 ) -> int:
     """One episode; returns its states of success."""
-    from flows.session.worlds import ROBOT
+    from flows.session.worlds import robot_label
     from robots.episodes.corrections import EpisodeAssembler
 
-    assembler = EpisodeAssembler(store, 1, {"robot": ROBOT}, writer)
+    assembler = EpisodeAssembler(store, 1, {"robot": robot_label(world)}, writer)
 
     def choose(ended: Ended) -> EpisodeAssembler:
         return assembler
@@ -177,7 +183,9 @@ def _policy(clone: Path, config: ClassifyConfig) -> Callable[[Observation], np.n
     policy = load_policy(clone)
     specs = {
         name: term.spec
-        for name, term in find_task(config.world.task, config.world.rate_hz).observations.items()
+        for name, term in find_task(
+            config.world.task, config.world.rate_hz, config.world.robot
+        ).observations.items()
     }
     vector = observation_vector(specs, config.world.observation_fields)
 
@@ -193,49 +201,3 @@ def _size(policy: Path) -> int:
     from policies.checkpoint import read_card
 
     return read_card(policy).action_size
-
-
-def _random(spec: Any) -> Callable[[int], Callable[[Observation], np.ndarray]]:
-    """For every seed a policy that goes one random way after another, each for a while: white noise
-    goes nowhere."""
-    low, high = np.array(spec.low), np.array(spec.high)
-
-    def seeded(seed: int) -> Callable[[Observation], np.ndarray]:
-        rng, step, way = np.random.default_rng([seed, 4]), 0, low
-
-        def propose(observation: Observation) -> np.ndarray:
-            nonlocal step, way
-            way = rng.uniform(low, high) if step % 8 == 0 else way
-            step += 1
-            return way[None]
-
-        return propose
-
-    return seeded
-
-
-def _leaving(engine: MujocoEngine) -> Callable[[int], Callable[[Observation], np.ndarray]]:
-    """For every seed the expert, who after the first success goes some random way, waits there, and
-    returns."""
-    spec = engine.action_spec
-    half = 0.5 * (np.array(spec.high) - np.array(spec.low))
-    arm = np.array([name != "gripper" for name in spec.names])
-
-    def seeded(seed: int) -> Callable[[Observation], np.ndarray]:
-        rng, solved, step, way = np.random.default_rng([seed, 6]), False, 0, half
-
-        def propose(observation: Observation) -> np.ndarray:
-            nonlocal solved, step, way
-            action = engine.expert_action()
-            solved = solved or bool(engine.task.success(engine.view)[0])
-            if not solved:
-                return action
-            phase, within = divmod(step % (3 * LEAVES), LEAVES)
-            if phase == within == 0:
-                way = half * rng.uniform(-1.0, 1.0, spec.size) * rng.uniform(0.05, 0.5)
-            step += 1
-            return np.where(arm & (phase < 2), way if phase == 0 else 0.0, action)
-
-        return propose
-
-    return seeded

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flows.config.compose_group import available_in, composed
+from flows.config.files import compose_file
 from flows.hil.config import HilConfig
-from robots.config import to_plain, validate
+from robots.config import to_plain
 from robots.errors import HandoffError
+from robots.seed_ranges import SESSION_SPACING
 
 _SHARED = {
     "demonstrations": ("world", "operator"),
@@ -17,11 +18,6 @@ _SHARED = {
     "rollouts": ("world",),
 }
 """What is said once for the whole session and so cannot be said again for a stage."""
-
-
-STARTS = 1_000_000
-"""Between the worlds' seeds of two sessions, which all lie below; those of protocols are between
-100,000 and that."""
 
 
 def compose_hil(task: str, overrides: Sequence[str] = ()) -> HilConfig:
@@ -38,7 +34,7 @@ def compose_hil(task: str, overrides: Sequence[str] = ()) -> HilConfig:
     for stage, keys in _SHARED.items():
         for key in keys:
             defaults[stage].pop(key)
-    return validate(HilConfig, composed("hil", task, defaults, overrides))
+    return compose_file(HilConfig, task, overrides, group="hil", defaults=defaults)
 
 
 def seeded(config: HilConfig) -> HilConfig:
@@ -52,7 +48,7 @@ def seeded(config: HilConfig) -> HilConfig:
 
     if config.seed < 0:
         raise HandoffError(f"session: seed is {config.seed}, expected 0 or more.")
-    far = STARTS * config.seed
+    far = SESSION_SPACING * config.seed
 
     def learning(stage: Any) -> Any:
         return replace(
@@ -78,8 +74,3 @@ def seeded(config: HilConfig) -> HilConfig:
         pretrain=learning(config.pretrain),
         distil=learning(config.distil),
     )
-
-
-def available_sessions() -> list[str]:
-    """Names of the sessions in `configs/hil/`."""
-    return available_in("hil")

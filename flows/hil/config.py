@@ -10,39 +10,18 @@ from flows.session.config import HilOperator, HilWorld
 from policies.distillation.config import DistilConfig
 from policies.export.onnx import ExportConfig
 from policies.imitation.config import PretrainConfig
-from policies.policy_config import BehaviourCloningConfig, DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy_config import BehaviourCloningConfig, DiffusionPolicyConfig
 from policies.rewards.config import ClassifierConfig, TrainSuccessConfig
-from policies.rl.hil.config import LearnerConfig
-from policies.rl.off_policy.config import GripperConfig, SacConfig
-from policies.rl.off_policy.online import OnlineConfig
-from policies.rl.replay.buffer import ReplayConfig
+from policies.rl.hil.config import Difference, LearnerConfig, ScaledTanhFeature
+from policies.rl.off_policy.config import OnlineConfig, SacConfig
+from policies.rl.replay.config import ReplayConfig
 from policies.training.config import TrainingConfig
 from real.deploy.release_gate import GateConfig
 from real.hil.actor import ActorConfig
 from robots.config import config
+from robots.seed_ranges import CLASSIFIER, DEMONSTRATIONS, ROLLOUTS
 from sim.evaluation.evaluate import EvaluateConfig
-
-
-@config
-class Difference:
-    """An observed vector, or its difference from another, that the learner is shown at a scale of
-    its own as well."""
-
-    field: str
-    other: str | None = None
-    """What is subtracted; None takes the vector itself."""
-    entries: int = 3
-    """Leading entries."""
-    scale: float = 0.1
-    """What becomes 1 [unit of the field]."""
-
-
-@config
-class CloseUp(Difference):
-    """Likewise, but through tanh."""
-
-    scale: float = 0.01
-    """At which tanh bends [unit of the field]."""
 
 
 @config
@@ -50,11 +29,13 @@ class DemonstrateConfig:
     """Stage `demonstrations`."""
 
     world: HilWorld = field(default_factory=HilWorld)
+    """Task, observations and actions of the environment."""
     operator: HilOperator = field(default_factory=HilOperator)
+    """Person or simulated operator who demonstrates."""
     episodes: int = 20
     """Successful ones; SERL and HIL-SERL ask for 20 to 30 [C]."""
-    first_seed: int = 0
-    """Of the first attempt's start; the next attempt takes the next."""
+    first_seed: int = DEMONSTRATIONS.start
+    """Seed of the first attempt's start; the next attempt takes the next."""
 
 
 @config
@@ -63,7 +44,9 @@ class ClassifyConfig:
     policy made."""
 
     world: HilWorld = field(default_factory=HilWorld)
+    """Task, observations and actions of the environment."""
     operator: HilOperator = field(default_factory=HilOperator)
+    """Person or simulated operator whose episodes are labelled."""
     positives: int = 200
     """States of success from demonstrations, at least [C]."""
     linger: int = 10
@@ -73,7 +56,8 @@ class ClassifyConfig:
     """A quarter each of a policy cloned from the demonstrations, of the clone with corrections, of
     chance, and of the expert who leaves success, waits and returns. They give the hard negatives,
     and the held-out states on which the classifier is judged."""
-    first_seed: int = 20_000
+    first_seed: int = CLASSIFIER.start
+    """Seed of the first episode's start."""
     train: TrainSuccessConfig = field(
         default_factory=lambda: TrainSuccessConfig(
             classifier=ClassifierConfig(
@@ -86,6 +70,7 @@ class ClassifyConfig:
             lowest_threshold=0.9,
         )
     )
+    """Classifier and its training."""
 
 
 @config
@@ -93,19 +78,23 @@ class CorrectConfig:
     """Stage `train`: an actor that a person corrects, and a learner, side by side."""
 
     world: HilWorld = field(default_factory=HilWorld)
+    """Task, observations and actions of the environment."""
     operator: HilOperator = field(default_factory=HilOperator)
+    """Person or simulated operator who corrects."""
     reward: Literal["classifier", "task"] = "classifier"
     """What success is told by: the classifier's detector, or the simulated task itself."""
     differences: tuple[Difference, ...] = (Difference(field="grasp_pose", other="goal"),)
     """What must not have to be learned."""
-    close_ups: tuple[CloseUp, ...] = ()
+    close_ups: tuple[ScaledTanhFeature, ...] = ()
     """What must be seen more finely than its range."""
     steps: int = 20_000
     """Control steps of training."""
     speed: float = 1.0
-    """Of the actor, in units of real time; 0 does not pace it."""
+    """Speed of the actor in units of real time; 0 does not pace it."""
     sac: SacConfig = field(default_factory=SacConfig)
+    """Options of the SAC learner."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """Size, discount and sampling of the replay buffer."""
     demo_capacity: int = 50_000
     """Steps of demonstrations and corrections that are kept."""
     online: OnlineConfig = field(
@@ -117,8 +106,11 @@ class CorrectConfig:
     actor, as must be with an arm or a person. A simulated session then learns the same amount on
     any machine."""
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(port=0))
+    """Port, updates per step and saving of the learner's process."""
     actor: ActorConfig = field(default_factory=ActorConfig)
+    """Exploration and limits of the actor's process."""
     seed: int = 0
+    """Seed of weights, exploration and starts."""
 
 
 @config
@@ -127,11 +119,13 @@ class RolloutConfig:
     2412.09858)."""
 
     world: HilWorld = field(default_factory=HilWorld)
+    """Task, observations and actions of the environment."""
     episodes: int = 100
     """Successful ones that are kept."""
     least_success: float = 0.2
     """Success rate below which the stage gives up rather than go on for hours."""
-    first_seed: int = 40_000
+    first_seed: int = ROLLOUTS.start
+    """Seed of the first attempt's start."""
 
 
 @config
@@ -139,15 +133,17 @@ class HilConfig:
     """A session from no data to a gated policy."""
 
     world: HilWorld = field(default_factory=HilWorld)
-    """Of every stage; what the stages themselves say of it does not count, nor of the operator."""
+    """Environment of every stage and of the operator; it replaces what they state themselves."""
     operator: HilOperator = field(default_factory=HilOperator)
+    """Person or simulated operator of every stage."""
     seed: int = 0
-    """Of the whole session: added to the seeds of learners and worlds. The protocol's starts do not
-    depend on it."""
+    """Seed of the whole session, added to the seeds of learners and environments. The protocol's
+    starts do not depend on it."""
     protocol: str | None = None
-    """Of the evaluations, a name in `configs/protocol/` or a path; None takes that of the session's
-    own name."""
+    """Protocol of the evaluations, a name in `configs/protocol/` or a path; None takes that of the
+    session's own name."""
     demonstrations: DemonstrateConfig = field(default_factory=DemonstrateConfig)
+    """Stage in which the operator demonstrates."""
     clone: PretrainConfig = field(
         default_factory=lambda: PretrainConfig(
             policy=BehaviourCloningConfig(
@@ -161,16 +157,20 @@ class HilConfig:
             training=TrainingConfig(steps=1500, learning_rate=1e-3),
         )
     )
-    """Of the demonstrations; its states are the classifier's hard negatives. Without
-    `observation_fields` it sees what the learner sees; so does `pretrain`."""
+    """Policy cloned from the demonstrations, whose states are the classifier's hard negatives.
+    Without `observation_fields` it observes what the learner does; so does `pretrain`."""
     classifier: ClassifyConfig = field(default_factory=ClassifyConfig)
+    """Stage in which success is labelled."""
     train: CorrectConfig = field(default_factory=CorrectConfig)
+    """Stage in which the learner is corrected."""
     evaluation_episodes: int = 100
-    """Of the protocol, for the learned policy and for the student."""
+    """Episodes of the protocol, for the learned policy and for the student."""
     evaluate: EvaluateConfig = field(default_factory=lambda: EvaluateConfig(videos=2))
+    """Environments, videos and interval of the evaluations."""
     distilled: bool = True
     """Whether the session goes on to a distilled, exported and gated policy (RLDG)."""
     rollouts: RolloutConfig = field(default_factory=RolloutConfig)
+    """Stage that records rollouts of the learned policy."""
     pretrain: PretrainConfig = field(
         default_factory=lambda: PretrainConfig(
             policy=DiffusionPolicyConfig(
@@ -183,21 +183,18 @@ class HilConfig:
             training=TrainingConfig(steps=8_000, learning_rate=1e-3),
         )
     )
+    """Training of the diffusion policy on these rollouts."""
     distil: DistilConfig = field(
         default_factory=lambda: DistilConfig(training=_short(), targets=131_072)
     )
+    """Distillation of that policy to one step."""
     export: ExportConfig = field(
         default_factory=lambda: ExportConfig(action_interface="cartesian_delta")
     )
+    """Export of the student."""
     gate: GateConfig = field(default_factory=GateConfig)
+    """Thresholds of the release gate."""
 
 
 def _short() -> TrainingConfig:
     return TrainingConfig(steps=4_000, learning_rate=1e-3, decay_fraction=0.7)
-
-
-def with_hand(sac: SacConfig) -> SacConfig:
-    """The learner with a critic for the hand, unless it has one."""
-    from dataclasses import replace
-
-    return sac if sac.gripper is not None else replace(sac, gripper=GripperConfig())

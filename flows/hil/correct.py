@@ -31,7 +31,8 @@ def run(
     Raises:
         HandoffError: what either process finds, or the person wants to stop.
     """
-    from flows.hil.learning_curve import draw_learning, learning_figures
+    from flows.reports.learning_curve import learning_figures, read_history
+    from flows.reports.plots import draw_learning
     from policies.checkpoint import CARD
 
     classifier = inputs.get("classifier")
@@ -45,8 +46,10 @@ def run(
         for name in ("metrics.jsonl", "training.png"):
             if (out / "learner" / name).exists():
                 shutil.copy(out / "learner" / name, out / name)
-    figures = learning_figures(out / "store.zarr", inputs["demos"] / "store.zarr")
-    draw_learning(out / "store.zarr", inputs["demos"] / "store.zarr", out / "learning.png")
+    history = read_history(out / "store.zarr")
+    demonstrations = read_history(inputs["demos"] / "store.zarr")
+    figures = learning_figures(history, demonstrations)
+    draw_learning(history, demonstrations, out / "learning.png")
     # The artifact is the policy and the episodes; what a learner needs to go on is of no use to
     # anyone else.
     for name in ("learner", "actor"):

@@ -24,20 +24,29 @@ def run(
         HandoffError: the expert hardly ever succeeds, or the person wants to stop.
     """
     from flows.session.episodes import Ended, Round
-    from flows.session.worlds import ROBOT, make_operator, make_session_worlds, standing_still
+    from flows.session.worlds import (
+        make_operator,
+        make_session_worlds,
+        robot_label,
+        standing_still,
+    )
     from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
 
     env, engine = make_session_worlds(config.world, on_end="freeze")
     with closing(env):
         schema = corrections_schema(
-            config.world.task, env.rate_hz, env.observation_spec, env.action_spec
+            config.world.task,
+            env.rate_hz,
+            env.observation_spec,
+            env.action_spec,
+            config.world.robot,
         )
         with (
             open_corrections(out / "store.zarr", schema) as kept,
             open_corrections(out / "dropped.zarr", schema) as dropped,
             closing(make_operator(config.operator, engine, demonstrates=True)) as operator,
         ):
-            about = {"robot": ROBOT, "source": "demonstration"}
+            about = {"robot": robot_label(config.world), "source": "demonstration"}
             writers = {
                 True: EpisodeAssembler(kept, 1, about),
                 False: EpisodeAssembler(dropped, 1, about),
@@ -48,7 +57,8 @@ def run(
 
             live = config.operator.kind != "simulated"
             pace = config.operator.speed if live else 0.0
-            session = Round(env, operator, standing_still(env.action_spec), pace=pace, say=say)
+            still = standing_still(env.action_spec, engine.task.robot)
+            session = Round(env, operator, still, pace=pace, say=say)
 
             def choose(ended: Ended) -> EpisodeAssembler:
                 return writers[ended.success and ended.label in (Label.NONE, Label.SUCCESS)]

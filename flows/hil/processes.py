@@ -7,19 +7,15 @@ websocket.
 
 from __future__ import annotations
 
-import multiprocessing
-import traceback
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
-from flows.runner.isolate import describe
 from flows.runner.lock import WriteLock, inheritable_lock
-from robots import errors
 from robots.errors import HandoffError
-from robots.processes import end_with_parent
-from robots.signals import raising_signals
+from robots.processes import END_SECONDS, Child, ChildEndedError, end
 
 RESTARTS = 3
 """Times that a side which was killed is started again."""
@@ -37,30 +33,30 @@ class Side:
     def __init__(
         self, name: str, function: Callable[..., None], arguments: tuple[Any, ...]
     ) -> None:
-        self.name, self._function, self.arguments = name, function, arguments
-        self._context = multiprocessing.get_context("spawn")
-        self._restarts = 0
-        self.process: Any = None
+        self.name = name
+        self.arguments = arguments
         self.done = False
         """Whether it has ended as it should."""
-        self._pipe: Connection | None = None
+        self._function = function
+        self._restarts = 0
+        self._child: Child | None = None
+
+    @property
+    def process(self) -> BaseProcess | None:
+        """The process that was started last; None before the first."""
+        return None if self._child is None else self._child.process
 
     def start(self) -> None:
         """Starts the process, which inherits the lock of the artifact that it writes into."""
-        self._pipe, there = self._context.Pipe()
-        arguments = (there, inheritable_lock(), self._function, self.arguments)
-        self.process = self._context.Process(
-            target=work, args=arguments, name=f"handoff-{self.name}"
-        )
-        self.process.start()
-        there.close()
+        arguments = (inheritable_lock(), self._function, self.arguments)
+        self._child = Child(f"handoff-{self.name}", _work, arguments, daemon=False)
 
     def say(self, message: Any) -> None:
         """Sends a message; a process that has just died does not hear it."""
         try:
-            if self._pipe is not None:
-                self._pipe.send(message)
-        except (BrokenPipeError, OSError):
+            if self._child is not None:
+                self._child.pipe.send(message)
+        except OSError:
             return
 
     def hear(self) -> list[Any]:
@@ -72,57 +68,36 @@ class Side:
         """
         heard: list[Any] = []
         try:
-            while self._pipe is not None and self._pipe.poll():
-                message = self._pipe.recv()
-                if message[0] == "error":
-                    error = getattr(errors, message[1], HandoffError)(message[2])
-                    error.add_note(message[3])
-                    raise error
+            while self._child is not None and self._child.pipe.poll():
+                message = self._child.receive()
                 self.done |= message[0] == "done"
                 heard.append(message)
-        except (EOFError, ConnectionResetError):
+        except ChildEndedError as error:
             if not self.done:
-                self._again()
+                self._again(error)
         return heard
 
-    def end(self, seconds: float = 10.0) -> None:
+    def end(self, seconds: float = END_SECONDS) -> None:
         """Asks the process to end, then makes it."""
-        if self.process is None:
-            return
-        if self.process.is_alive():
-            self.process.terminate()
-        self.process.join(seconds)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        if self._child is not None:
+            end([self._child.process], seconds)
 
-    def _again(self) -> None:
-        self.process.join()
+    def _again(self, error: ChildEndedError) -> None:
         self._restarts += 1
         if self._restarts > RESTARTS:
             raise HandoffError(
-                f"{self.name}: its process ended {self._restarts} times with exit code {self.process.exitcode} and no "
-                "result. Was the machine out of memory?"
+                f"{self.name}: its process ended {self._restarts} times with no result; the last one {error}"
             )
         self.start()
 
 
-def work(
-    there: Connection,
+def _work(
     lock: WriteLock | None,
     function: Callable[..., None],
     arguments: tuple[Any, ...],
+    pipe: Connection,
 ) -> None:
-    """The process: calls `function(*arguments, there)`; ends with whoever started it, and holds
-    `lock` until then."""
-    end_with_parent()
-    try:
-        with raising_signals(), nullcontext() if lock is None else lock.held():
-            function(*arguments, there)
-        there.send(("done",))
-    except KeyboardInterrupt:
-        return
-    except Exception as error:  # noqa: BLE001  every failure must reach the parent, whatever its type
-        # A parent that is gone is what ended it.
-        with suppress(BrokenPipeError):
-            there.send(("error", type(error).__name__, describe(error), traceback.format_exc()))
+    """The process, which holds `lock` while it works."""
+    with nullcontext() if lock is None else lock.held():
+        function(*arguments, pipe)
+    pipe.send(("done",))

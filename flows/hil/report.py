@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from flows.hil.config import HilConfig
+from flows.reports.page import stage_files
 from flows.reports.summary import place_link
 from flows.runner.artifact import read_manifest, write_json
-from flows.runner.stage import Outcome
-from robots.html_page import head, picture, table, video
+from flows.runner.stage import StageOutcome
+from robots.html_page import head, table
 from robots.storage.durable import write_atomically
-
-PICTURES = (".png", ".svg")
 
 
 def write_session(
-    name: str, config: HilConfig, outcomes: Mapping[str, Outcome], out: Path, seconds: float
+    name: str, config: HilConfig, outcomes: Mapping[str, StageOutcome], out: Path, seconds: float
 ) -> None:
     """Writes `summary.json`, links to the artifacts and `report.html` of the stages that have
     run."""
@@ -36,7 +35,7 @@ def write_session(
     write_atomically(out / "report.html", "\n".join(_page(summary, out)).encode())
 
 
-def _row(stage: str, outcome: Outcome, out: Path) -> dict[str, Any]:
+def _row(stage: str, outcome: StageOutcome, out: Path) -> dict[str, Any]:
     manifest = outcome.artifact.manifest
     place_link(out / stage, outcome.artifact.path)
     return {
@@ -92,15 +91,7 @@ def _page(summary: Mapping[str, Any], out: Path) -> Iterator[str]:
 
 
 def _stage(out: Path, stage: str) -> Iterator[str]:
-    yield f"<h2 id='{stage}'>{stage}</h2>"
-    for file in sorted((out / stage).glob("*")):
-        source, caption = f"{stage}/{file.name}", file.stem.replace("_", " ")
-        if file.suffix in PICTURES:
-            yield picture(source, caption)
-        elif file.suffix == ".mp4":
-            yield video(source, caption)
-        elif file.suffix == ".html":
-            yield f"<p><a href='{source}'>{html.escape(caption)}</a></p>"
+    yield from stage_files(out, stage)
     rows = [(name, _short(value)) for name, value in read_manifest(out / stage)["metrics"].items()]
     yield f"<details><summary>metrics</summary>{table(('metric', 'value'), rows)}</details>"
 

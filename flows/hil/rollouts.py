@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.hil.config import RolloutConfig
 from flows.runner.artifact import read_manifest
+from flows.session.config import HilWorld
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -31,7 +32,7 @@ def run(
     Raises:
         HandoffError: the policy succeeds too rarely.
     """
-    from flows.stages.evaluate import chunking_of, load_agent
+    from flows.evaluation.agents import chunking_of, load_agent
     from robots.episodes.corrections import open_corrections
     from sim.evaluation.protocol import Sampling, ScoreRule
     from sim.evaluation.rollout import rollout
@@ -42,6 +43,7 @@ def run(
     world = config.world
     kind = WorldConfig(
         task=world.task,
+        robot=world.robot,
         rate_hz=world.rate_hz,
         reward="sparse",
         randomized=world.randomized,
@@ -50,9 +52,9 @@ def run(
     )
     with (
         closing(make_worlds(kind, BATCH)) as env,
-        open_corrections(out / "store.zarr", _schema(world.task, env)) as store,
+        open_corrections(out / "store.zarr", _schema(world, env)) as store,
     ):
-        limit = world.max_steps or find_task(world.task, world.rate_hz).max_steps
+        limit = world.max_steps or find_task(world.task, world.rate_hz, world.robot).max_steps
         digest = read_manifest(policy)["digest"]
         attempts = store.metadata(store.num_episodes - 1)["attempts"] if store.num_episodes else 0
         while store.num_episodes < config.episodes:
@@ -87,7 +89,7 @@ def run(
         }
 
 
-def _schema(task: str, env: VecEnv) -> EpisodeSchema:
+def _schema(world: HilWorld, env: VecEnv) -> EpisodeSchema:
     from robots.episodes.schema import EpisodeSchema, StreamSpec
     from robots.spec import FieldSpec
 
@@ -96,4 +98,4 @@ def _schema(task: str, env: VecEnv) -> EpisodeSchema:
         shape=(spec.size,), unit=spec.unit, about=f"{spec.interface}: {', '.join(spec.names)}"
     )
     stream = StreamSpec(rate_hz=env.rate_hz, fields={**env.observation_spec, "action": action})
-    return EpisodeSchema(name=task, streams={"policy": stream})
+    return EpisodeSchema(name=world.task, streams={"policy": stream}, robot=world.robot)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.hil.config import HilConfig
-from flows.runner.stage import Outcome, Stage, run_stage
+from flows.runner.stage import Stage, StageOutcome, run_stage
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def run_session(name: str, config: HilConfig, out: Path, *, isolate: bool = True
     from flows.runner.display import Display
 
     out.mkdir(parents=True, exist_ok=True)
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, StageOutcome] = {}
     began = time.time()
     with Display() as display:
         for stage in hil_stages(name, config):
@@ -101,9 +101,9 @@ def run_session(name: str, config: HilConfig, out: Path, *, isolate: bool = True
 def hil_stages(name: str, config: HilConfig) -> list[Stage]:
     """The session's stages in their order."""
     from flows.config.protocols import read_protocol
+    from flows.evaluation.config import EvaluatePolicyConfig
     from flows.hil.compose import seeded
     from flows.session.worlds import seeing
-    from flows.stages.evaluate import EvaluatePolicyConfig
 
     config = seeded(config)
     shared: Any = {"world": config.world, "operator": config.operator}
@@ -177,8 +177,8 @@ def _distilled(config: HilConfig, learned: Stage, evaluate: Any) -> list[Stage]:
 
 
 def _run_shown(
-    stage: Stage, outcomes: dict[str, Outcome], out: Path, display: Display, isolate: bool
-) -> Outcome:
+    stage: Stage, outcomes: dict[str, StageOutcome], out: Path, display: Display, isolate: bool
+) -> StageOutcome:
     inputs = {name: outcomes[upstream.name].artifact for name, upstream in stage.inputs.items()}
     progress = display.started(stage.name)
     try:

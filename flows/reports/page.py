@@ -25,6 +25,25 @@ def write_report(path: Path, summary: Summary) -> None:
     temporary.replace(path)
 
 
+def stage_files(folder: Path, stage: str) -> Iterator[str]:
+    """A heading, and the pictures, videos and pages in the stage's folder.
+
+    Args:
+        folder: of the page.
+        stage: name of the stage, whose artifact is linked in `folder` under it.
+    """
+    yield f"<h2 id='{stage}'>{stage}</h2>"
+    for file in sorted((folder / stage).glob("*")):
+        source = f"{stage}/{file.name}"
+        caption = file.stem.replace("_", " ")
+        if file.suffix in PICTURES:
+            yield picture(source, caption)
+        elif file.suffix == ".mp4":
+            yield video(source, caption)
+        elif file.suffix == ".html":
+            yield f"<p><a href='{source}'>{html.escape(caption)}</a></p>"
+
+
 def _page(path: Path, summary: Summary) -> Iterator[str]:
     yield head(f"Handoff: {path.parent.name}")
     yield f"<h1>From a hand to a robot's hand</h1><p class='soft'>{html.escape(summary.source)}</p>"
@@ -48,7 +67,7 @@ def _tiles(metrics: Mapping[str, Any]) -> Iterator[str]:
         ("student_score", "student", "{:.3f}"),
         ("student_speedup", "faster per chunk", "{:.1f}x"),
         ("latency_p99_ms", "p99 latency", "{:.2f} ms"),
-        ("twin_coverage", "coverage on the FR3 twin", "{:.2f}"),
+        ("twin_coverage", "coverage on the twin", "{:.2f}"),
         ("twin_realtime_factor", "twin speed", "{:.1f}x real time"),
     )
     for key, label, form in tiles:
@@ -56,7 +75,7 @@ def _tiles(metrics: Mapping[str, Any]) -> Iterator[str]:
             yield f"<div class='tile'><b>{form.format(metrics[key])}</b>{label}</div>"
     solved = metrics.get("twin_solved")
     if solved is not None and metrics.get("twin_coverage") is None:
-        yield f"<div class='tile'><b>{solved['k']} of {solved['n']}</b>solved on the FR3 twin</div>"
+        yield f"<div class='tile'><b>{solved['k']} of {solved['n']}</b>solved on the twin</div>"
 
 
 def _row(result: StageResult) -> str:
@@ -99,18 +118,8 @@ def _comparison(metrics: Mapping[str, Any], taught: bool) -> Iterator[str]:
 
 
 def _stage(folder: Path, result: StageResult) -> Iterator[str]:
-    yield f"<h2 id='{result.name}'>{result.name}</h2>"
-    artifact = folder / result.name
-    for file in sorted(artifact.glob("*")):
-        source = f"{result.name}/{file.name}"
-        caption = file.stem.replace("_", " ")
-        if file.suffix in PICTURES:
-            yield picture(source, caption)
-        elif file.suffix == ".mp4":
-            yield video(source, caption)
-        elif file.suffix == ".html":
-            yield f"<p><a href='{source}'>{html.escape(caption)}</a></p>"
-    manifest = read_manifest(artifact)
+    yield from stage_files(folder, result.name)
+    manifest = read_manifest(folder / result.name)
     chain = ", ".join(f"{name} {digest[:12]}" for name, digest in manifest["inputs"].items())
     yield f"<p class='soft'>digest <code>{result.digest[:12]}</code>, made from {chain}, code "
     yield f"<code>{manifest['code'][:12]}</code>, commit <code>{manifest['environment']['commit']}</code></p>"

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from flows.reports.results import METRICS, StageResult, Summary, describe
 from flows.runner.artifact import write_json
-from flows.runner.stage import Outcome
+from flows.runner.stage import StageOutcome
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from flows.pipeline import PipelineConfig
 
-
-def summarise(outcomes: Mapping[str, Outcome], started: float, peak_bytes: int) -> Summary:
+def summarise(outcomes: Mapping[str, StageOutcome], started: float, peak_bytes: int) -> Summary:
     """Collects the outcomes of a run that began at `started` [s since the epoch]."""
     import time
 
@@ -32,15 +30,23 @@ def summarise(outcomes: Mapping[str, Outcome], started: float, peak_bytes: int) 
     return Summary(source, results, metrics).ended(started, time.time())
 
 
-def write_results(config: PipelineConfig, summary: Summary) -> Path:
-    """Writes `summary.json`, links to the artifacts and the HTML report; returns the path of the
-    summary."""
+def write_results(runs: Path, name: str, summary: Summary) -> Path:
+    """Writes `summary.json`, links to the artifacts and the HTML report of a recipe's run.
+
+    Args:
+        runs: folder of artifacts and results.
+        name: folder in it for the run.
+        summary: of the run.
+
+    Returns:
+        The path of `summary.json`.
+    """
     from flows.reports.page import write_report
 
-    folder = Path(config.runs) / config.name
+    folder = runs / name
     folder.mkdir(parents=True, exist_ok=True)
     for result in summary.stages:
-        place_link(folder / result.name, Path(config.runs) / result.artifact)
+        place_link(folder / result.name, runs / result.artifact)
     write_report(folder / "report.html", summary)
     path = folder / "summary.json"
     rows = {result.name: asdict(result) for result in summary.stages}
@@ -48,7 +54,7 @@ def write_results(config: PipelineConfig, summary: Summary) -> Path:
     return path
 
 
-def _stage_result(name: str, outcome: Outcome) -> StageResult:
+def _stage_result(name: str, outcome: StageOutcome) -> StageResult:
     manifest = outcome.artifact.manifest
     return StageResult(
         name=name,
@@ -62,7 +68,7 @@ def _stage_result(name: str, outcome: Outcome) -> StageResult:
     )
 
 
-def _busy_seconds(outcomes: Sequence[Outcome]) -> float:
+def _busy_seconds(outcomes: Sequence[StageOutcome]) -> float:
     """Length of the union of the stages' intervals [s]."""
     total, reached = 0.0, 0.0
     for outcome in sorted(outcomes, key=lambda item: item.started):

@@ -3,24 +3,17 @@ message here."""
 
 from __future__ import annotations
 
-import errno
-import multiprocessing
 import os
-import signal
 import threading
 import time
-import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from flows.runner.lock import WriteLock
-from robots import errors
 from robots.errors import HandoffError
 from robots.interfaces import Progress
-from robots.processes import end_with_parent
-from robots.signals import ENDING, exit_code, raising_signals
+from robots.processes import GONE, Child, ChildEndedError, end
 
 OVER = threading.Event()
 """Set where a run is over before its stages are: the threads that listen to them end their
@@ -46,59 +39,38 @@ def run_isolated(
         HandoffError: what the function raised, with the child's traceback as a note; or the process
             died.
     """
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_work, args=(there, lock, function, arguments), name=f"handoff-{name}"
-    )
-    process.start()
-    there.close()
+    child = Child(f"handoff-{name}", _work, (lock, function, arguments), daemon=False)
     try:
-        return _listen(name, here, process, progress)
+        return _listen(name, child, progress)
     finally:
-        if process.is_alive():
-            process.terminate()
-        process.join(10)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        end([child.process])
 
 
-def _listen(name: str, here: Connection, process: Any, progress: Progress) -> dict[str, Any]:
+def _listen(name: str, child: Child, progress: Progress) -> dict[str, Any]:
     while True:
         if OVER.is_set():
             raise HandoffError(f"stage {name}: ended with its run.")
-        if not here.poll(LOOK_SECONDS):
+        if not child.pipe.poll(LOOK_SECONDS):
             continue
         try:
-            message = here.recv()
-        except EOFError:
-            process.join()
-            raise HandoffError(f"stage {name}: {_cause_of_death(process.exitcode)}") from None
+            message = child.receive()
+        except ChildEndedError as error:
+            raise HandoffError(f"stage {name}: its process {error}") from None
         match message:
             case ("progress", done, total, note):
                 progress(done, total, note)
             case ("metrics", metrics):
-                process.join()
+                child.process.join()
                 return metrics
-            case ("error", kind, text, trace):
-                error = getattr(errors, kind, HandoffError)(text)
-                error.add_note(trace)
-                raise error
-
-
-def _cause_of_death(code: int) -> str:
-    code = -(code - 128) if code - 128 in ENDING else code
-    if code >= 0:
-        return f"its process ended with exit code {code} and no result."
-    hint = " Was the machine out of memory?" if -code == signal.SIGKILL else ""
-    return f"its process was killed by {signal.Signals(-code).name}.{hint}"
 
 
 def _work(
-    there: Connection, lock: WriteLock, function: Callable[..., dict[str, Any]], arguments: tuple
+    lock: WriteLock,
+    function: Callable[..., dict[str, Any]],
+    arguments: tuple,
+    pipe: Connection,
 ) -> None:
-    end_with_parent()
+    """The process."""
     last = 0.0
 
     def report(done: int, total: int, note: str = "") -> None:
@@ -107,29 +79,10 @@ def _work(
         if now - last >= REPORT_SECONDS or done >= total:
             last = now
             try:
-                there.send(("progress", done, total, note))
-            except BrokenPipeError:
+                pipe.send(("progress", done, total, note))
+            except GONE:
                 os._exit(1)  # the parent is gone; what is on disk is resumable
 
-    try:
-        with raising_signals(), lock.held():
-            metrics = function(*arguments, report)
-        there.send(("metrics", metrics))
-    except KeyboardInterrupt as error:
-        raise SystemExit(exit_code(error)) from None
-    except Exception as error:  # noqa: BLE001  every failure must reach the parent, whatever its type
-        # A parent that is gone has nobody to tell.
-        with suppress(BrokenPipeError):
-            there.send(("error", type(error).__name__, describe(error), traceback.format_exc()))
-
-
-def describe(error: Exception) -> str:
-    """One clear line for any failure; a full disk is named as such."""
-    if isinstance(error, HandoffError):
-        return str(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"disk full while writing {error.filename or 'a stage output'}. Free some space and run again: "
-            "finished artifacts are untouched and the stage resumes."
-        )
-    return f"{type(error).__name__}: {error} (unexpected; --debug shows where)"
+    with lock.held():
+        metrics = function(*arguments, report)
+    pipe.send(("metrics", metrics))

@@ -1,4 +1,4 @@
-"""What a run would do, stage by stage and why, without doing any of it."""
+"""Plans a run, stage by stage, with the reason for each, without doing any of it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StageOutcome:
     """What became of a stage in one run."""
 
     artifact: Artifact
@@ -85,7 +85,7 @@ def run_stage(
     progress: Progress,
     *,
     isolate: bool = True,
-) -> Outcome:
+) -> StageOutcome:
     """Returns the stage's artifact, computing it only when it is not there yet.
 
     Args:
@@ -105,7 +105,7 @@ def run_stage(
     final = artifact_path(root, stage, json_digest(record))
     with run_lock(final):
         if final.exists():
-            return Outcome(load_artifact(final), True, time.time() - started, started)
+            return StageOutcome(load_artifact(final), True, time.time() - started, started)
         with write_lock(final, progress) as lock:
             started = time.time()
             partial = final.with_name(final.name + ".partial")
@@ -121,7 +121,7 @@ def run_stage(
                     metrics = call_stage(*job, progress)
             seconds = time.time() - started
             manifest = {**record, **_made(record, inputs, final, metrics, seconds)}
-            return Outcome(seal(partial, final, stage.kind, manifest), False, seconds, started)
+            return StageOutcome(seal(partial, final, stage.kind, manifest), False, seconds, started)
 
 
 def _made(

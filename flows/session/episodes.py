@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from robots.episodes.corrections import EpisodeAssembler, Outcome
+from robots.episodes.corrections import EpisodeAssembler, StepOutcome
 from robots.interfaces import Intervention, Label, Observation, Operator
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Round:
         env, operator = self.env, self.operator
         observation = env.reset([seed])
         operator.reset([seed])
-        steps: list[tuple[Observation, Intervention, Outcome]] = []
+        steps: list[tuple[Observation, Intervention, StepOutcome]] = []
         left, solved, label = -1, False, Label.NONE
         next_step = time.monotonic()
         while True:
@@ -92,9 +92,9 @@ class Round:
                 or label is not Label.NONE
             )
             left -= left > 0
-            told = label is Label.SUCCESS or (success if self._linger is None else solved)
-            failed = label is Label.FAILURE or not told
-            outcome = Outcome(
+            judged_success = label is Label.SUCCESS or (success if self._linger is None else solved)
+            failed = label is Label.FAILURE or not judged_success
+            outcome = StepOutcome(
                 reward=result.reward,
                 success=np.array([0 if not over else -1 if failed else 1]),
                 final_observation=result.final_observation,
@@ -121,13 +121,17 @@ class Round:
         return ended
 
     def _tell(
-        self, observation: Observation, intervention: Intervention, outcome: Outcome, label: Label
+        self,
+        observation: Observation,
+        intervention: Intervention,
+        outcome: StepOutcome,
+        label: Label,
     ) -> None:
         """What came of the step, for an operator who wants to know."""
         from real.console.console_operator import ConsoleOperator
 
         if isinstance(self.operator, ConsoleOperator):
-            self.operator.told(
+            self.operator.report_step(
                 observation,
                 intervention,
                 reward=float(outcome.reward[0]),

@@ -1,4 +1,4 @@
-"""What people at the console see of a simulated world: a process that draws it, so that drawing
+"""Draws a simulated environment for people at the console, in a process of its own, so that drawing
 delays nothing."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from robots.processes import end_with_parent
 from robots.wire.policy import pack, unpack
 
 if TYPE_CHECKING:
-    from real.console.process import Open
+    from real.console.process import OpenConsole
     from sim.engines.mujoco import MujocoEngine
 
 HEIGHT, WIDTH = 240, 320
@@ -43,7 +44,7 @@ def scene_of(engine: MujocoEngine) -> Callable[[], bytes]:
 
 
 @contextmanager
-def drawn(world: HilWorld, console: Open, *, pictures: bool = True) -> Iterator[None]:
+def drawn(world: HilWorld, console: OpenConsole, *, pictures: bool = True) -> Iterator[None]:
     """Draws what the session's world tells, in a process of its own, as long as the block runs.
 
     Args:
@@ -51,7 +52,13 @@ def drawn(world: HilWorld, console: Open, *, pictures: bool = True) -> Iterator[
         console: that is open.
         pictures: draws what its cameras would see, beside the 3-D scene; not where real cameras
             look on.
+
+    On a computer beside an arm, which has no simulator, nothing is drawn: the page shows the real
+    cameras.
     """
+    if find_spec("mujoco") is None:
+        yield
+        return
     context = multiprocessing.get_context("spawn")
     arguments = (world, console.uri, console.robot_token, pictures)
     process = context.Process(
@@ -88,7 +95,7 @@ class _View:
         from sim.make import find_task
         from sim.scene.cameras import Cameras, CamerasConfig
 
-        task = find_task(world.task, world.rate_hz)
+        task = find_task(world.task, world.rate_hz, world.robot)
         self._mujoco: Any = mujoco
         self._model = build_model(task, task.actions)
         self._data = self._mujoco.MjData(self._model)

@@ -10,14 +10,17 @@ import numpy as np
 
 from flows.session.config import HilOperator, HilWorld
 from robots.errors import HandoffError
+from robots.franka.robot import Robot
 from robots.interfaces import Observation, Operator
 
 if TYPE_CHECKING:
     from sim.engines.mujoco import MujocoEngine
     from sim.vec_env import Worlds
 
-ROBOT = "fr3 mujoco"
-"""Recorded with every episode."""
+
+def robot_label(config: HilWorld) -> str:
+    """The arm as it is recorded with every episode."""
+    return f"{config.robot} mujoco"
 
 
 def make_session_worlds(
@@ -39,7 +42,7 @@ def make_session_worlds(
     from sim.vec_env import Worlds, WorldsConfig
 
     options = MujocoConfig(reward="sparse", randomized=config.randomized)
-    engine = MujocoEngine(find_task(config.task, config.rate_hz), 1, options)
+    engine = MujocoEngine(find_task(config.task, config.rate_hz, config.robot), 1, options)
     missing = [name for name in config.observation_fields if name not in engine.observation_spec]
     if missing:
         known = sorted(engine.observation_spec)
@@ -68,6 +71,7 @@ def make_operator(
     Raises:
         HandoffError: no such device, or actions that it cannot make.
     """
+    spec, width_max = engine.action_spec, engine.task.robot.gripper.width_max
     match config.kind:
         case "simulated":
             from sim.recording.simulated_operator import OperatorConfig, SimulatedOperator
@@ -79,29 +83,30 @@ def make_operator(
         case "keyboard":
             from real.teleop.keyboard import KeyboardOperator
 
-            return KeyboardOperator(engine.action_spec, person_of(config), config.keyboard)
+            return KeyboardOperator(spec, person_of(config), config.keyboard, width_max=width_max)
         case "spacemouse":
             from real.teleop.spacemouse import SpaceMouseOperator
             from real.teleop.terminal import Terminal
 
+            keys = Terminal()
             return SpaceMouseOperator(
-                engine.action_spec, person_of(config), config.spacemouse, keys=Terminal()
+                spec, person_of(config), config.spacemouse, keys=keys, width_max=width_max
             )
         case "console":
             from flows.session.viewer import scene_of
-            from real.console.client import Line
+            from real.console.client import ConsoleClient
             from real.console.console_operator import ConsoleOperator
-            from real.console.process import console_line
+            from real.console.process import console_address
 
-            where, token = console_line()
+            where, token = console_address()
             stage = stage or ("demonstration" if demonstrates else "training")
-            line = Line(
+            line = ConsoleClient(
                 where, token, {"task": engine.task.name, "stage": stage, "rate_hz": engine.rate_hz}
             )
             line.start()
-            rate = engine.rate_hz
+            person, rate, scene = person_of(config), engine.rate_hz, scene_of(engine)
             return ConsoleOperator(
-                engine.action_spec, config.console, line, person_of(config), rate, scene_of(engine)
+                spec, config.console, line, person, rate, scene, width_max=width_max
             )
 
 
@@ -112,14 +117,14 @@ def person_of(config: HilOperator) -> str:
     return config.person or getuser()
 
 
-def standing_still(spec: Any) -> Callable[[Observation], np.ndarray]:
+def standing_still(spec: Any, robot: Robot) -> Callable[[Observation], np.ndarray]:
     """A policy (1, A) that moves nothing: what a demonstrator overrules."""
     from robots.control.gripper_commands import CommandedHand
 
     still = np.zeros((1, spec.size))
     if not spec.names or spec.names[-1] != "gripper":
         return lambda observation: still
-    hand = CommandedHand(spec.size)
+    hand = CommandedHand(spec.size, robot.gripper.width_max)
     return lambda observation: hand.to_world(still, observation)
 
 

@@ -15,7 +15,7 @@ demonstrations."""
 
 
 @dataclass(frozen=True)
-class Demonstrations:
+class DemonstrationSource:
     """What the pipeline will start from."""
 
     line: str
@@ -24,7 +24,7 @@ class Demonstrations:
     """sha256 of the source."""
 
 
-def demonstrations(config: IngestConfig, *, fetch: bool = True) -> Demonstrations:
+def demonstrations(config: IngestConfig, *, fetch: bool = True) -> DemonstrationSource:
     """Finds the demonstrations, so that their digest can enter the cache key.
 
     Args:
@@ -38,7 +38,7 @@ def demonstrations(config: IngestConfig, *, fetch: bool = True) -> Demonstration
 
     data = None if config.data is None else Path(config.data)
     source = find_demonstrations(data=data, download=config.download and fetch, shipped=SHIPPED)
-    return Demonstrations(source.line, source_digest(source))
+    return DemonstrationSource(source.line, source_digest(source))
 
 
 def run(

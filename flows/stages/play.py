@@ -4,24 +4,11 @@ learn from."""
 from __future__ import annotations
 
 import shutil
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from robots.config import config
+from flows.stages.config import RecordPlayConfig
 from robots.interfaces import Progress
-from sim.recording.play import PlayConfig
-
-
-@config
-class RecordPlayConfig:
-    """With what, and for how long."""
-
-    task: str = "open_drawer"
-    episodes: int = 400
-    first_seed: int = 200_000
-    """Of the first start: neither of demonstrations nor of protocols, which lie below."""
-    play: PlayConfig = field(default_factory=lambda: PlayConfig(steps=250))
 
 
 def run(
@@ -37,7 +24,7 @@ def run(
 
     store = out / "store.zarr"
     shutil.rmtree(store, ignore_errors=True)
-    task = find_task(config.task)
+    task = find_task(config.task, robot=config.robot)
     seeds = range(config.first_seed, config.first_seed + config.episodes)
     made = play(task, seeds, store, config.play, progress)
     return {

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from policies.imitation.config import PretrainConfig
-from policies.policy_config import TokenVlaConfig, VlaConfig
 from robots.interfaces import Progress
 
 
@@ -22,13 +21,7 @@ def outside(config: PretrainConfig) -> dict[str, str]:
     places = {f"mixture {mixed.path}": mixed.store for mixed in config.mixture}
     if config.initial is not None:
         places["initial"] = Path(config.initial)
-    match config.policy:
-        case VlaConfig(backbone=backbone) | TokenVlaConfig(backbone=backbone) if (
-            backbone.folder is not None
-        ):
-            places["backbone"] = Path(backbone.folder)
-        case _:
-            pass
+    places |= {name: Path(folder) for name, folder in config.policy.outside_folders.items()}
     sources = {name: Source(kind="argument", path=path, line=name) for name, path in places.items()}
     return {name: source_digest(source) for name, source in sources.items()}
 

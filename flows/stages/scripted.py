@@ -4,26 +4,12 @@ MuJoCo."""
 from __future__ import annotations
 
 import shutil
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from robots.config import config
+from flows.stages.config import ScriptedConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
-from sim.recording.play import DemonstrateConfig
-
-
-@config
-class ScriptedConfig:
-    """Which task, and how often it is shown."""
-
-    task: str = "reach"
-    episodes: int = 50
-    """Attempts; those that fail are left out."""
-    first_seed: int = 0
-    """Of the first start; protocols' starts begin at 100,000."""
-    demonstrate: DemonstrateConfig = field(default_factory=DemonstrateConfig)
 
 
 def run(
@@ -40,7 +26,8 @@ def run(
     store = out / "store.zarr"
     shutil.rmtree(store, ignore_errors=True)
     seeds = range(config.first_seed, config.first_seed + config.episodes)
-    made = demonstrate(find_task(config.task), seeds, store, config.demonstrate, progress)
+    task = find_task(config.task, robot=config.robot)
+    made = demonstrate(task, seeds, store, config.demonstrate, progress)
     if not made.episodes:
         raise HandoffError(
             f"{config.task}: the scripted expert solved none of {config.episodes} attempts."

@@ -3,27 +3,12 @@ practised teaches it."""
 
 from __future__ import annotations
 
-from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from policies.distillation.config import OnPolicyDistilConfig
-from robots.config import config
+from flows.stages.config import TeachConfig
 from robots.interfaces import Progress
-from sim.evaluation.protocol import Protocol
-
-
-@config
-class TeachConfig:
-    """Where a student is taught, and how."""
-
-    protocol: Protocol | None = None
-    """Its worlds, time limit and chunks; its seeds are for evaluation alone. None takes that of the
-    pipeline's evaluations."""
-    worlds: int = 50
-    """Stepped together."""
-    learning: OnPolicyDistilConfig = field(default_factory=OnPolicyDistilConfig)
 
 
 def run(
@@ -32,10 +17,14 @@ def run(
     """Teaches `inputs["student"]` what `inputs["teacher"]` does, going on from what an interrupted
     attempt left."""
     from flows.config.protocols import push_t_published
+    from policies.checkpoint import read_card
     from policies.distillation.on_policy import on_policy_distil
     from sim.evaluation.evaluate import practice_env
+    from sim.evaluation.protocol import check_trained_with
 
-    worlds = partial(practice_env, config.protocol or push_t_published(), config.worlds)
+    protocol = config.protocol or push_t_published()
+    check_trained_with(protocol, read_card(inputs["student"]).robot)
+    worlds = partial(practice_env, protocol, config.worlds)
     return on_policy_distil(
         config.learning, inputs["student"], inputs["teacher"], worlds, out, progress
     )

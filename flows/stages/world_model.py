@@ -11,8 +11,6 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress
 
 STRIP, FILM = "imagined.png", "imagined.mp4"
-SHOWN = 7
-"""Pictures of a strip."""
 EPISODES = 2
 """Held-out episodes that are drawn."""
 STEPS = 120
@@ -37,11 +35,13 @@ def _draw(config: WorldModelConfig, play: Path, out: Path) -> dict[str, Any]:
     """Writes `imagined.png` and `imagined.mp4`; a machine that cannot draw says so in the
     metrics."""
     from policies.world_model.train import imagine_held_out
+    from robots.episodes.store import EpisodeStore
     from sim.make import find_task
     from sim.rendering.replay import redraw
 
     pairs = imagine_held_out(out, config, play, EPISODES, STEPS)
-    task = find_task(pairs.task)
+    robot = EpisodeStore.open(play / "store.zarr").schema.robot
+    task = find_task(pairs.task, robot=robot) if robot else find_task(pairs.task)
     try:
         frames = [[redraw(task, side) for side in pair] for pair in pairs.episodes]
     except HandoffError as error:
@@ -53,20 +53,10 @@ def _draw(config: WorldModelConfig, play: Path, out: Path) -> dict[str, Any]:
 def _write(frames: list[list[Any]], rate_hz: float, out: Path) -> None:
     """Frames (T, H, W, 3) of every episode, recorded and imagined."""
     import numpy as np
-    from matplotlib.figure import Figure
 
+    from flows.reports.plots import draw_imagined
     from sim.rendering.video import write_video
 
-    figure = Figure(figsize=(1.7 * SHOWN, 1.8 * 2 * len(frames)), layout="constrained")
-    for row, (pair, name) in enumerate(
-        (pair, name) for pair in frames for name in ("recorded", "imagined")
-    ):
-        shots = pair[0] if name == "recorded" else pair[1]
-        for column, step in enumerate(np.linspace(0, len(shots) - 1, SHOWN).astype(int)):
-            axes = figure.add_subplot(2 * len(frames), SHOWN, row * SHOWN + column + 1)
-            axes.imshow(shots[step])
-            axes.set(xticks=[], yticks=[])
-            axes.set_title(f"{name}, {step / rate_hz:.1f} s", fontsize=8)
-    figure.savefig(out / STRIP, dpi=110)
+    draw_imagined(frames, rate_hz, out / STRIP)
     side_by_side = [np.concatenate(pair, axis=2) for pair in frames]
     write_video(out / FILM, list(np.concatenate(side_by_side)), rate_hz)

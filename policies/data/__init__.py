@@ -1,0 +1,8 @@
+"""Feeds demonstrations to training.
+
+- `demonstrations`: a store's episodes as arrays, with their statistics.
+- `windows`: windows of observations and actions.
+- `mixture`: batches from several stores.
+- `frames`: camera images, decoded once.
+- `visited_states`: states that a policy visited.
+"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,14 +18,14 @@ from torch import Tensor
 
 from policies.card import PolicyCard
 from policies.data.frames import Frames, FrameSpace, FrameWriter
-from policies.policy_config import PolicyConfig, TokenVlaConfig, VlaConfig
+from policies.policy_config import PolicyConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.language.text import INSTRUCTION, UNIT, decode
 from robots.spec import FieldSpec
 
 
-class Demonstrations(NamedTuple):
+class DemonstrationArrays(NamedTuple):
     """M recorded steps of E episodes; O and A entries."""
 
     observation_MO: np.ndarray
@@ -40,7 +41,7 @@ class Demonstrations(NamedTuple):
     """What was to be done in every episode; empty unless the policy reads it."""
 
 
-class Episode(NamedTuple):
+class DemonstrationEpisode(NamedTuple):
     """One episode of T steps as it is read, float32."""
 
     observation_TO: np.ndarray
@@ -49,7 +50,7 @@ class Episode(NamedTuple):
     """Per point cloud (T, points, entries)."""
 
 
-Seen = Callable[[int, Episode], None]
+Seen = Callable[[int, DemonstrationEpisode], None]
 """Is shown every episode, with its number, while it is read."""
 
 
@@ -62,7 +63,7 @@ class OpenStore(NamedTuple):
     card: PolicyCard
 
 
-def read_demonstrations(demos: Path, model: PolicyConfig) -> Demonstrations:
+def read_demonstrations(demos: Path, model: PolicyConfig) -> DemonstrationArrays:
     """Reads the fields that `model` names from `demos/store.zarr` into memory, vectors as float32.
 
     Raises:
@@ -87,9 +88,10 @@ def open_store(name: str, path: Path, model: PolicyConfig) -> OpenStore:
         task=store.schema.name,
         rate_hz=stream.rate_hz,
         observation={field: specs[field] for field in model.observation_fields},
-        sensors={field: specs[field] for field in (*model.image_fields, *model.point_fields)},
+        sensors={field: specs[field] for field in model.sensor_fields},
         action=specs[model.action_field],
         model=model,
+        robot=store.schema.robot,
     )
     return OpenStore(name, store, card)
 
@@ -119,9 +121,25 @@ def check_agreement(first: OpenStore, other: OpenStore) -> None:
                 )
 
 
+def recorded_robot(stores: Sequence[OpenStore]) -> str:
+    """Name of the robot that the stores were recorded with; empty where none of them states it.
+
+    Raises:
+        HandoffError: two stores state different robots.
+    """
+    stated = [store for store in stores if store.card.robot]
+    for store in stated:
+        if store.card.robot != stated[0].card.robot:
+            raise HandoffError(
+                f"{store.name}: was recorded with the robot '{store.card.robot}', expected '{stated[0].card.robot}' "
+                f"as in {stated[0].name}. A policy learns the joints and limits of one robot."
+            )
+    return stated[0].card.robot if stated else ""
+
+
 def read_stores(
     stores: Sequence[OpenStore], space: FrameSpace | None = None, seen: Seen | None = None
-) -> Demonstrations:
+) -> DemonstrationArrays:
     """Reads stores that agree, episode by episode, one store after another.
 
     Args:
@@ -130,11 +148,11 @@ def read_stores(
         seen: is shown every episode while it is read.
 
     Raises:
-        HandoffError: a value that is not finite, damaged files, or an instruction that is not a
-            sentence.
+        HandoffError: stores of different robots, a value that is not finite, damaged files, or an
+            instruction that is not a sentence.
     """
     space = FrameSpace() if space is None else space
-    card = stores[0].card
+    card = replace(stores[0].card, robot=recorded_robot(stores))
     model = card.model
     lengths = [np.diff(store.episodes.ends(model.stream), prepend=0) for store in stores]
     ends_E = np.cumsum(np.concatenate(lengths))
@@ -161,7 +179,7 @@ def read_stores(
             number += 1
         for name, writer in writers.items():
             parts[name].append(writer.finish())
-    return Demonstrations(
+    return DemonstrationArrays(
         observation_MO,
         action_MA,
         ends_E,
@@ -169,28 +187,16 @@ def read_stores(
         np.repeat(np.arange(len(stores)), [len(length) for length in lengths]),
         {name: Frames(part) for name, part in parts.items()},
         tuple(line for store in stores for line in _instructions(store))
-        if reads_instructions(model)
+        if model.reads_language
         else (),
     )
-
-
-def reads_instructions(model: PolicyConfig) -> bool:
-    """Whether the policy is told in words what to do."""
-    match model:
-        case VlaConfig() | TokenVlaConfig():
-            return True
-        case _:
-            return False
 
 
 def _instructions(store: OpenStore) -> list[str]:
     """Per episode what its metadata say, else what was recorded with it, else what the policy says
     for itself, else the name of the task."""
-    match store.card.model:
-        case VlaConfig(instruction=str(words)) | TokenVlaConfig(instruction=str(words)):
-            otherwise = words
-        case _:
-            otherwise = store.card.task.replace("_", " ")
+    own = store.card.model.own_instruction
+    otherwise = store.card.task.replace("_", " ") if own is None else own
     stream, recorded = (
         store.card.model.stream,
         store.episodes.schema.stream(store.card.model.stream).fields,
@@ -214,7 +220,7 @@ def _instructions(store: OpenStore) -> list[str]:
     return [told(number) for number in range(store.episodes.num_episodes)]
 
 
-def _episode(name: str, card: PolicyCard, values: Mapping[str, np.ndarray]) -> Episode:
+def _episode(name: str, card: PolicyCard, values: Mapping[str, np.ndarray]) -> DemonstrationEpisode:
     for field, column in values.items():
         if column.dtype.kind == "f":
             _check_finite(name, field, column)
@@ -222,7 +228,7 @@ def _episode(name: str, card: PolicyCard, values: Mapping[str, np.ndarray]) -> E
     seen = [_flat(values[field]) for field in card.observation]
     observation_TO = np.concatenate(seen, axis=1) if seen else np.zeros((length, 0), np.float32)
     points = {field: values[field].astype(np.float32) for field in card.model.point_fields}
-    return Episode(observation_TO, _flat(values[card.model.action_field]), points)
+    return DemonstrationEpisode(observation_TO, _flat(values[card.model.action_field]), points)
 
 
 def _writer(store: OpenStore, name: str, steps: int, space: FrameSpace) -> FrameWriter:
@@ -236,7 +242,7 @@ def _writer(store: OpenStore, name: str, steps: int, space: FrameSpace) -> Frame
 
 
 def _fields(model: PolicyConfig) -> tuple[str, ...]:
-    return (*model.observation_fields, *model.image_fields, *model.point_fields, model.action_field)
+    return (*model.observation_fields, *model.sensor_fields, model.action_field)
 
 
 def _specs(card: PolicyCard) -> dict[str, FieldSpec]:

@@ -1,5 +1,4 @@
-"""Which windows of which store make up a batch: shares by weight, every window once per epoch of
-its store.
+"""Mixes batches from several stores: shares by weight, every window once per epoch of its store.
 
 The share of a store in one batch is rounded so that what it contributed since the first update is
 never more than one window per store in the mixture from its weight's share. Everything is a pure
@@ -17,7 +16,7 @@ from policies.data.windows import shuffled_batch, shuffled_span
 from robots.errors import HandoffError
 
 
-class Mixture(NamedTuple):
+class MixedWindows(NamedTuple):
     """Windows that are numbered through, one store after another."""
 
     counts: tuple[int, ...]
@@ -47,7 +46,7 @@ class Mixture(NamedTuple):
 
 def new_mixture(
     names: tuple[str, ...], counts: tuple[int, ...], weights: tuple[float, ...]
-) -> Mixture:
+) -> MixedWindows:
     """Checks what a mixture is made of.
 
     Raises:
@@ -68,7 +67,7 @@ def new_mixture(
             raise HandoffError(
                 f"{name}: weight is {weight}, expected a finite number above 0. Leave the store out?"
             )
-    return Mixture(counts, weights)
+    return MixedWindows(counts, weights)
 
 
 def taken(windows: int, weights: tuple[float, ...]) -> list[int]:

@@ -21,16 +21,13 @@ import torch
 from torch import Tensor
 
 from policies.data.frames import Frames
-from policies.policy import Batch, Observed
+from policies.policy import Batch, ObservationTensors
+from policies.random_streams import ORDER_SPACING, RandomStream
 from robots.errors import HandoffError
 
 _DIGESTED = 1000
 """Pictures of a camera that enter the digest: all of them would take longer than many a
 training."""
-_ORDER = 1 << 62
-"""Keeps the keys of the data order apart from those of the noise, which are numbered by step."""
-_EPOCHS = 1 << 40
-"""Keys of one data order; those of the next follow."""
 
 
 class WindowIndex(NamedTuple):
@@ -138,7 +135,7 @@ class Windows:
         windows_B: Tensor,
         draw: np.random.Generator | None = None,
         frames: Mapping[str, Tensor] | None = None,
-    ) -> Observed:
+    ) -> ObservationTensors:
         """What is seen in the windows numbered `windows_B`.
 
         Args:
@@ -163,7 +160,9 @@ class Windows:
                 )
             goal_B = future_rows(rows_BT[:, -1].numpy(), self.goal_end_N[windows_B].numpy(), draw)
             goal_BO = self.observation_MO[torch.from_numpy(goal_B).to(device)]
-        return Observed(self.observation_MO[rows_BT.to(device)], sensors, instructions, goal_BO)
+        return ObservationTensors(
+            self.observation_MO[rows_BT.to(device)], sensors, instructions, goal_BO
+        )
 
     def frames(self, windows_B: Tensor) -> dict[str, Tensor]:
         """Pictures and point clouds of the windows numbered `windows_B`, both on the CPU, ready for
@@ -270,5 +269,5 @@ def shuffled_span(first: int, size: int, count: int, seed: int, order: int) -> n
 
 @lru_cache(maxsize=16)
 def _permutation(count: int, epoch: int, seed: int, order: int) -> np.ndarray:
-    number = _ORDER + order * _EPOCHS + epoch
+    number = RandomStream.DATA_ORDER + order * ORDER_SPACING + epoch
     return np.random.Generator(np.random.Philox(key=[seed, number])).permutation(count)

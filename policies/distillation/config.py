@@ -10,6 +10,7 @@ from policies.samplers.chain import ChainConfig
 from policies.training.config import TrainingConfig
 from robots.config import config
 from robots.errors import HandoffError
+from robots.seed_ranges import TRAINING
 
 
 @config
@@ -17,10 +18,11 @@ class OneStepConfig:
     """A one-step student that follows its teacher; see `policies.distillation.online_student`."""
 
     learning_rate: float = 3e-4
+    """Learning rate of AdamW."""
     batch_size: int = 256
     """Pairs of state and noise."""
     updates: int = 100
-    """Behind every update of the teacher."""
+    """Updates of the student after every update of the teacher."""
 
 
 @config
@@ -30,6 +32,7 @@ class DistilConfig:
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=8_000, learning_rate=1e-3, decay_fraction=0.7)
     )
+    """Updates, learning rate, batch size and logging of the student's training."""
     targets: int = 262_144
     """Pairs of noise and teacher's chunk in the table, spread evenly over the windows of the
     demonstrations and the states of practice."""
@@ -42,38 +45,41 @@ class OnPolicyDistilConfig:
     """How a student is taught in its own states."""
 
     form: Literal["kl", "reinforce"] = "kl"
-    """Of action tokens: the divergence from the teacher over all bins in closed form, or RLinf's
-    advantage of the one token that was drawn. A policy that denoises or flows has the closed form
-    alone."""
+    """Loss on action tokens: `kl` is the divergence from the teacher over all bins in closed form,
+    `reinforce` RLinf's advantage of the one token that was drawn. Diffusion and flow policies have
+    the closed form alone."""
     temperature: float = 1.0
-    """Of the tokens of both, while it is taught; inference keeps its own."""
+    """Temperature of the tokens of teacher and student in training; inference keeps its own."""
     steps: int | None = None
-    """Of both samplers, and of the student's at inference after it; None takes each policy's own,
-    which must agree."""
+    """Sampler steps of teacher and student in training, and of the student afterwards. None keeps
+    each policy's own; they must match."""
     noise: float = 0.0
-    """Of a sampler's steps: eta of DDIM, the level of the flow-SDE. 0 follows the ODE, as inference
-    does, and matches means."""
+    """Noise of the sampler's steps: eta of DDIM, the level of the flow-SDE. 0 follows the ODE, as
+    inference does, and matches means."""
     chain: ChainConfig = field(default_factory=ChainConfig)
     """Bounds on that noise."""
     ppo: PpoConfig = field(default_factory=PpoConfig)
-    """Of `reinforce`: where a rollout is learned from in several updates, ratios are bounded."""
+    """Clipping of the ratios of `reinforce`, where a rollout serves several updates."""
     learning_rate: float = 1e-4
     """RLinf takes 2e-6, for whole models of billions of weights."""
     max_grad_norm: float | None = 1.0
+    """Norm to which the student's gradient is clipped; None does not clip."""
     epochs: int = 1
     """Passes over a rollout; the teacher is asked in each."""
     batch_size: int = 640
     """Decisions per update."""
     rollouts: int = 40
+    """Rollouts, each followed by updates on it."""
     decisions: int = 40
-    """Of every world in a rollout."""
-    first_seed: int = 1_000_000
-    """Of the first start; protocols' starts lie below."""
+    """Decisions per environment and rollout."""
+    first_seed: int = TRAINING.start
+    """Seed of the first start; protocols' starts lie below."""
     seed: int = 0
+    """Seed of noise and minibatches."""
     save_every: int = 5
     """Rollouts between two states on the disk, behind which all worlds begin new episodes."""
     threads: int = 1
-    """Of torch."""
+    """Processor threads of torch."""
 
     def __post_init__(self) -> None:
         least = min(self.epochs, self.batch_size, self.rollouts, self.decisions, self.save_every)

@@ -14,7 +14,6 @@ that goes on as in one that was killed: both end with the same weights.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
@@ -22,16 +21,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policies.distillation.config import OnPolicyDistilConfig
-from policies.policy_config import DiffusionPolicyConfig, VlaConfig
 from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
-from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
     from policies.distillation.teachers import Teachers
+    from policies.policy import ChunkPolicy
 
 STATE, CURVE, PICTURE = "teaching.pt", "teaching.jsonl", "teaching.png"
+DRAWN = (
+    ("asked", "decisions put before a teacher"),
+    {"kl": "divergence [nat per decision]", "success": "success", "return": "return"},
+)
+"""What the picture shows: the entry and label of its horizontal axis, and of each vertical one."""
 
 
 def on_policy_distil(
@@ -70,37 +73,39 @@ def on_policy_distil(
     from policies.distillation.teachers import Teachers
     from policies.load import load_module
     from policies.training.loop import torch_threads
+    from policies.training.plots import draw_entries
 
     with torch_threads(config.threads):
         module, card = load_module(student, trainable=True)
         asked = Teachers(teachers, module, card, config)
-        run = _Run(config, (student, module), card.model.n_action_steps, asked, make_env, out)
+        run = _Distillation(
+            config, (student, module), card.model.n_action_steps, asked, make_env, out
+        )
         try:
             while run.done < config.rollouts:
                 run.rollout(progress)
         finally:
             run.worlds.env.close()
         asked.check_unchanged()
-        run.keep_curve()
-        _draw(run.entries, out / PICTURE)
+        resumable = run.resumable
+        resumable.write_curve()
+        draw_entries(resumable.entries, out / PICTURE, *DRAWN)
     # Before the policy's card, which makes the folder one.
-    save_practised(out, run.worlds.met)
-    model = card.model
-    if config.steps is not None and isinstance(model, DiffusionPolicyConfig | VlaConfig):
-        model = replace(model, inference_steps=config.steps)
+    save_practised(out, run.worlds.visited_states())
+    model = card.model if config.steps is None else card.model.with_sampler_steps(config.steps)
     save_policy(out, replace(card, model=model), module.state_dict(), module.extra_files())
-    (out / STATE).unlink(missing_ok=True)
+    resumable.finish()
     names = ("steps", "asked", "episodes", "success", "return", "kl", "cpu_seconds")
-    return {"rollouts": run.done} | {name: run.entries[-1][name] for name in names}
+    return {"rollouts": run.done} | {name: resumable.entries[-1][name] for name in names}
 
 
-class _Run:
+class _Distillation:
     """One student's lessons, from its beginning or from where a killed run stood."""
 
     def __init__(
         self,
         config: OnPolicyDistilConfig,
-        student: tuple[Path, Any],
+        student: tuple[Path, ChunkPolicy],
         n_action_steps: int,
         teachers: Teachers,
         make_env: Callable[[], VecEnv],
@@ -108,57 +113,59 @@ class _Run:
     ) -> None:
         import torch
 
-        from policies.checkpoint import WEIGHTS, digest_file, read_state
+        from policies.checkpoint import WEIGHTS, digest_file
         from policies.distillation.teachers import lessons
         from policies.rl.collection.chunk_env import ChunkWorlds
-        from policies.rl.collection.episode_statistics import EpisodeTally
+        from policies.rl.collection.episode_statistics import EpisodeStatistics
+        from policies.training.resumable_run import ResumableRun
 
         folder, module = student
-        self.config, self.out, self._module = config, out, module
+        self.config = config
+        self._module = module
         self._lessons = lessons(config, module, teachers)
         self._trained = [part for part in module.parameters() if part.requires_grad]
         self._optimizer = torch.optim.Adam(self._trained, config.learning_rate)
         self._generator = torch.Generator().manual_seed(config.seed)
-        self.entries: list[dict[str, float]] = []
-        self._steps, self._asked, self._episodes, self._cpu_seconds = 0, 0, 0, 0.0
+        self._steps = 0
+        self._asked = 0
         told = {
             "config": to_plain(config),
             "teachers": teachers.identity,
             "student": digest_file(folder / WEIGHTS),
         }
-        self._identity = json.dumps(told, sort_keys=True)
-        state = read_state(out / STATE, self._identity)
+        identity = json.dumps(told, sort_keys=True)
+        self.resumable = ResumableRun(out, identity, state=STATE, curve=CURVE)
+        state = self.resumable.resume()
         self._seeds = count(config.first_seed if state is None else state["seed"] + 1)
         env = make_env()
         self.worlds = ChunkWorlds(env, module, n_action_steps, self._seeds, discount=1.0)
-        self._tally = EpisodeTally(env.num_envs)
+        self._statistics = EpisodeStatistics(env.num_envs)
         if state is not None:
             self._take_over(state)
 
     @property
     def done(self) -> int:
         """Rollouts."""
-        return len(self.entries)
+        return len(self.resumable.entries)
 
     def rollout(self, progress: Progress) -> None:
         """The next decisions in all worlds, what is learned from them, one line of the curve."""
         import torch
 
-        began, ended = time.process_time(), len(self._tally.solved)
-        seen, traces = [], []
-        for _ in range(self.config.decisions):
-            seen.append(self.worlds.seen())
-            chunk_NHA, trace = self._lessons.decide(seen[-1], self._generator)
-            self._tally.add(self.worlds.step(chunk_NHA))
-            traces.append(trace)
-        whole = {name: torch.cat([trace[name] for trace in traces]) for name in traces[0]}
-        figures = self._learn(torch.cat(seen), whole)
-        self._steps += self.worlds.executed
-        self.worlds.executed = 0
-        self._episodes += len(self._tally.solved) - ended
-        self._cpu_seconds += time.process_time() - began
-        entry = self._entry(figures, ended)
-        self.entries.append(entry)
+        since = self._statistics.episodes
+        with self.resumable.timed():
+            seen, traces = [], []
+            for _ in range(self.config.decisions):
+                seen.append(self.worlds.seen())
+                chunk_NHA, trace = self._lessons.decide(seen[-1], self._generator)
+                self._statistics.add(self.worlds.step(chunk_NHA))
+                traces.append(trace)
+            whole = {name: torch.cat([trace[name] for trace in traces]) for name in traces[0]}
+            figures = self._learn(torch.cat(seen), whole)
+            self._steps += self.worlds.take_executed()
+            self._statistics.flush()
+        entry = self._entry(figures, since)
+        self.resumable.entries.append(entry)
         if self.done % self.config.save_every == 0:
             self._save()
         progress(
@@ -166,11 +173,6 @@ class _Run:
             self.config.rollouts,
             f"success {entry['success']:.2f}, divergence {entry['kl']:.3g}",
         )
-
-    def keep_curve(self) -> None:
-        """Writes a line per rollout."""
-        lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)
-        write_atomically(self.out / CURVE, lines.encode())
 
     def _learn(self, seen: Any, trace: dict[str, Any]) -> dict[str, float]:
         """Epochs of minibatches over a rollout; returns means over the rows."""
@@ -201,66 +203,43 @@ class _Run:
         self._asked += rows * config.epochs
         return {"kl": divergence, "loss": loss}
 
-    def _entry(self, figures: dict[str, float], ended: int) -> dict[str, float]:
-        recent = self._tally.recent(ended)
+    def _entry(self, figures: dict[str, float], since: int) -> dict[str, float]:
+        statistics = self._statistics
         return {
             "rollout": self.done + 1,
             "steps": self._steps,
             "asked": self._asked,
-            "cpu_seconds": round(self._cpu_seconds, 1),
-            "episodes": self._episodes,
-            "success": recent.success,
-            "return": recent.returned,
+            "cpu_seconds": round(self.resumable.cpu_seconds(), 1),
+            "episodes": statistics.episodes,
+            "success": statistics.success_rate(since),
+            "return": statistics.mean_return(since),
             **figures,
         }
 
     def _save(self) -> None:
         """Writes all that the next rollout depends on, and begins anew what would not come back:
         the episodes."""
-        from policies.checkpoint import save_state
-        from policies.rl.collection.episode_statistics import RECENT
-
+        newest = self._statistics.newest()
         state = {
-            "identity": self._identity,
             "student": self._module.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "generator": self._generator.get_state(),
             # This number starts no episode; those of the next ones are behind it.
             "seed": next(self._seeds),
-            "met": self.worlds.met,
-            "solved": self._tally.solved[-RECENT:],
-            "returns": self._tally.returns[-RECENT:],
-            "entries": self.entries,
+            "solved": [one.success for one in newest],
+            "returns": [one.total_reward for one in newest],
         }
-        save_state(self.out / STATE, state)
-        self.keep_curve()
+        self.resumable.save(state | self.worlds.state_dict())
         self.worlds.begin()
-        self._tally.begin()
+        self._statistics.begin()
 
     def _take_over(self, state: dict[str, Any]) -> None:
         self._module.load_state_dict(state["student"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"])
-        self.worlds.met = state["met"]
-        self._tally.solved, self._tally.returns = state["solved"], state["returns"]
-        self.entries = state["entries"]
-        last = self.entries[-1]
-        self._steps, self._asked, self._episodes = (
-            int(last[name]) for name in ("steps", "asked", "episodes")
-        )
-        self._cpu_seconds = last["cpu_seconds"]
-
-
-def _draw(entries: list[dict[str, float]], path: Path) -> None:
-    """Divergence, success and return over the decisions that were put before a teacher."""
-    from matplotlib.figure import Figure
-
-    labels = {"kl": "divergence [nat per decision]", "success": "success", "return": "return"}
-    figure = Figure(figsize=(9.0, 3.0), layout="constrained")
-    for axes, (name, label) in zip(figure.subplots(1, 3), labels.items(), strict=True):
-        axes.plot(
-            [entry["asked"] for entry in entries], [entry[name] for entry in entries], linewidth=1
-        )
-        axes.set(xlabel="decisions put before a teacher", ylabel=label)
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+        self.worlds.load_state_dict(state)
+        last = self.resumable.entries[-1]
+        self._steps = int(last["steps"])
+        self._asked = int(last["asked"])
+        rows = zip(state["solved"], state["returns"], strict=True)
+        self._statistics.load_returns(int(last["episodes"]), rows)

@@ -69,7 +69,7 @@ def distil(
         torch_threads,
         train,
     )
-    from policies.training.loss_curve import draw_curve
+    from policies.training.plots import draw_curve
 
     check_single_process("distillation")
     training = config.training
@@ -77,7 +77,7 @@ def distil(
     precision = resolve_precision(training.precision, device)
     with torch_threads(training.threads):
         expert, card = load_module(teacher, device=device.type)
-        if not isinstance(expert, DiffusionPolicy) or expert.config.objective != "diffusion":
+        if not isinstance(expert, DiffusionPolicy) or not expert.config.distils_to_one_step:
             raise HandoffError(
                 f"{teacher}: a one-step student needs a teacher that samples with DDIM."
             )

@@ -18,7 +18,7 @@ from torch.nn.functional import mse_loss
 from policies.distillation.config import OneStepConfig
 from policies.distillation.regression import student_of
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy import Observed
+from policies.policy import ObservationTensors
 from policies.samplers.ddim import ddim_steps
 from robots.errors import HandoffError
 
@@ -36,7 +36,7 @@ class OneStepStudent:
     """
 
     def __init__(self, config: OneStepConfig, teacher: DiffusionPolicy, seed: int = 0) -> None:
-        if teacher.config.objective != "diffusion":
+        if not teacher.config.distils_to_one_step:
             raise HandoffError(
                 "rl100: a one-step student of a flow policy, expected a teacher that samples with DDIM."
             )
@@ -60,7 +60,7 @@ class OneStepStudent:
             noise_BHA = torch.randn(
                 (config.batch_size, *self.teacher.chunk_shape), generator=self._draw
             )
-            loss = self._distance(Observed(seen[rows]), noise_BHA)
+            loss = self._distance(ObservationTensors(seen[rows]), noise_BHA)
             if not torch.isfinite(loss):
                 raise HandoffError(
                     "rl100: the student's distance from its teacher is not finite. Is the rate too high?"
@@ -71,9 +71,9 @@ class OneStepStudent:
             total += float(loss.detach())
         return total / max(1, config.updates)
 
-    def _distance(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
+    def _distance(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         with torch.no_grad():
             wanted_BHA = self.teacher.sample(observed, noise_BHA)
         level_B = torch.full((len(noise_BHA),), self._step.timestep)
-        velocity_BHA = self.policy.denoise(self.policy.encoder(observed))(noise_BHA, level_B)
+        velocity_BHA = self.policy.velocity(observed)(noise_BHA, level_B)
         return mse_loss(self._step.alpha * noise_BHA - self._step.sigma * velocity_BHA, wanted_BHA)

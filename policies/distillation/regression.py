@@ -7,7 +7,6 @@ Shape suffixes: B batch, P pairs in the table, H horizon, A action.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,14 +19,13 @@ from policies.checkpoint import read_state, save_state
 from policies.data.windows import Windows, shuffled_batch
 from policies.distillation.config import DistilConfig
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy import Observed
+from policies.policy import ObservationTensors
+from policies.random_streams import RandomStream
 from policies.samplers.ddim import ddim_steps
 from policies.training.loop import Objective, autocast, rng
 from robots.interfaces import Progress
 
 TABLE = "targets.pt"
-_NOISE = 1 << 60
-"""First number of the draws of noise, one per pass of the teacher."""
 
 
 class Targets(NamedTuple):
@@ -43,8 +41,7 @@ class Targets(NamedTuple):
 def student_of(expert: DiffusionPolicy) -> DiffusionPolicy:
     """A trainable copy of the teacher that samples in one step; a regression, so without
     dropout."""
-    sizes = replace(expert.config, inference_steps=1)
-    student = DiffusionPolicy(sizes, expert.shapes)
+    student = DiffusionPolicy(expert.config.with_sampler_steps(1), expert.shapes)
     student.load_state_dict(expert.state_dict())
     return student.eval().to(expert.device)
 
@@ -102,13 +99,13 @@ def same_noise_objective(
     batch_size: int,
     seed: int,
     precision: str,
-) -> Objective[tuple[Observed, Tensor, Tensor]]:
+) -> Objective[tuple[ObservationTensors, Tensor, Tensor]]:
     """Mean squared distance of the student's chunk, before clipping, from the teacher's, over each
     update's batch."""
     device = windows.chunk_NHA.device
     (step_,) = ddim_steps(student.config.train_timesteps, 1)
 
-    def batch(step: int) -> tuple[Observed, Tensor, Tensor]:
+    def batch(step: int) -> tuple[ObservationTensors, Tensor, Tensor]:
         pair_B = torch.from_numpy(
             shuffled_batch(batch_size, len(targets.chunk_PHA), step, seed)
         ).to(device)
@@ -118,18 +115,18 @@ def same_noise_objective(
             targets.chunk_PHA[pair_B],
         )
 
-    def loss(batch: tuple[Observed, Tensor, Tensor], step: int) -> Tensor:
+    def loss(batch: tuple[ObservationTensors, Tensor, Tensor], step: int) -> Tensor:
         observed, noise_BHA, target_BHA = batch
         level_B = torch.full((len(noise_BHA),), step_.timestep, device=device)
         with autocast(precision, device):
-            velocity_BHA = student.denoise(student.encoder(observed))(noise_BHA, level_B)
+            velocity_BHA = student.velocity(observed)(noise_BHA, level_B)
         return mse_loss(step_.alpha * noise_BHA - step_.sigma * velocity_BHA.float(), target_BHA)
 
     return Objective(batch, loss)
 
 
 def _noise(config: DistilConfig, expert: DiffusionPolicy, number: int) -> Tensor:
-    draw = rng(config.training.seed, _NOISE + number)
+    draw = rng(config.training.seed, RandomStream.TEACHER_NOISE + number)
     return torch.from_numpy(
         draw.standard_normal((config.teacher_batch, *expert.chunk_shape), dtype=np.float32)
     )

@@ -1,5 +1,5 @@
-"""What teachers say of a student's own decisions, and how far it is from them; see
-`policies.distillation.on_policy`.
+"""Evaluates teachers at a student's own decisions and measures how far the student is from them;
+see `policies.distillation.on_policy`.
 
 Tokens: the divergence KL(student || teacher) of every token, given those that the student drew
 before it. Its gradient is what REINFORCE with the advantage log teacher - log student estimates
@@ -27,18 +27,13 @@ from torch.nn.functional import log_softmax
 from policies.card import PolicyCard
 from policies.checkpoint import WEIGHTS, digest_file, read_weights
 from policies.families.action_tokens import token_log_prob
-from policies.families.diffusion import DiffusionPolicy
 from policies.families.token_vla import TokenVlaPolicy
-from policies.families.vision_language import VisionLanguagePolicy
-from policies.families.vla import VlaPolicy
 from policies.load import load_module
-from policies.policy import ChunkPolicy, Observed
+from policies.policy import ChunkPolicy, DenoisingPolicy, ObservationTensors
 from policies.rl.on_policy.config import PpoConfig
 from policies.rl.on_policy.observations import observed_of
 from policies.rl.on_policy.ppo_loss import surrogate
 from policies.samplers.chain import Chain, Denoise, Grid, on_policy_kl, sample_chain
-from policies.samplers.ddim import ddim_grid
-from policies.samplers.flow_matching import sde_grid
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
@@ -99,7 +94,7 @@ class Teachers:
         by_sentence = {"": folders} if isinstance(folders, Path) else dict(folders)
         if not by_sentence:
             raise HandoffError("teaching: no teachers, expected one for all, or one by sentence.")
-        if not isinstance(folders, Path) and not isinstance(student, VisionLanguagePolicy):
+        if not isinstance(folders, Path) and not student.reads_language:
             raise HandoffError(
                 f"teaching: teachers by sentence, {sorted(by_sentence)}, for a {type(student).__name__}, which hears "
                 "none. Give one teacher for all."
@@ -121,7 +116,9 @@ class Teachers:
             check_agree(folder, (student, card), (policy, theirs), config)
             self.policies.append(policy)
 
-    def of(self, observed: Observed) -> list[tuple[ChunkPolicy, Tensor, Observed]]:
+    def of(
+        self, observed: ObservationTensors
+    ) -> list[tuple[ChunkPolicy, Tensor, ObservationTensors]]:
         """Each teacher that has rows: its numbers (int64), and what is observed in them, as that
         teacher sees it.
 
@@ -132,8 +129,7 @@ class Teachers:
         if self._of_sentence is None:
             whose = torch.zeros(rows, dtype=torch.long)
         else:
-            said = getattr(self._student, "said", None)
-            told = observed.instructions or (said,) * rows
+            told = observed.instructions or (self._student.said,) * rows
             unknown = sorted({str(one) for one in told} - self._of_sentence.keys())
             if unknown:
                 raise HandoffError(
@@ -161,7 +157,9 @@ class Teachers:
                     "checksum. Was it trained, or its file replaced, meanwhile?"
                 )
 
-    def _shown(self, policy: ChunkPolicy, observed: Observed, rows: Tensor) -> Observed:
+    def _shown(
+        self, policy: ChunkPolicy, observed: ObservationTensors, rows: Tensor
+    ) -> ObservationTensors:
         vector_BTO, own, theirs = (
             observed.vector_BTO[rows],
             self._student.normalize_observation,
@@ -174,10 +172,10 @@ class Teachers:
             vector_BTO = theirs(own.inverse(vector_BTO))
         sensors = {name: part[rows] for name, part in observed.sensors.items()}
         told = observed.instructions
-        if getattr(policy, "said", None) is not None:
+        if policy.said is not None:
             # It always hears the words that it was trained with.
             told = ()
-        return Observed(
+        return ObservationTensors(
             vector_BTO, sensors, tuple(told[row] for row in rows.tolist()) if told else ()
         )
 
@@ -195,7 +193,7 @@ def lessons(config: OnPolicyDistilConfig, student: ChunkPolicy, teachers: Teache
         raise HandoffError(
             f"teaching: form '{config.form}' is of action tokens, a {type(student).__name__} has 'kl'."
         )
-    if isinstance(student, VlaPolicy | DiffusionPolicy):
+    if isinstance(student, DenoisingPolicy):
         return ChainLessons(config, student, teachers)
     raise HandoffError(
         f"teaching: a {type(student).__name__}, expected a policy of action tokens, or one that denoises or flows."
@@ -214,7 +212,9 @@ class TokenLessons:
     def __init__(
         self, config: OnPolicyDistilConfig, student: TokenVlaPolicy, teachers: Teachers
     ) -> None:
-        self._config, self._student, self._teachers = config, student, teachers
+        self._config = config
+        self._student = student
+        self._teachers = teachers
 
     @torch.no_grad()
     def decide(self, seen: Any, generator: torch.Generator) -> tuple[Tensor, Trace]:
@@ -238,7 +238,9 @@ class TokenLessons:
             loss = reinforced(config.ppo, logits_BHAK, wanted_BHAK, trace, config.temperature)
         return Distance(loss, kl_BHA.detach().sum(dim=(1, 2)))
 
-    def _wanted(self, observed: Observed, tokens_BHA: Tensor, like_BHAK: Tensor) -> Tensor:
+    def _wanted(
+        self, observed: ObservationTensors, tokens_BHA: Tensor, like_BHAK: Tensor
+    ) -> Tensor:
         wanted_BHAK = torch.empty_like(like_BHAK)
         for policy, rows, shown in self._teachers.of(observed):
             assert isinstance(policy, TokenVlaPolicy)
@@ -282,9 +284,11 @@ class ChainLessons:
     """
 
     def __init__(
-        self, config: OnPolicyDistilConfig, student: VlaPolicy | DiffusionPolicy, teachers: Teachers
+        self, config: OnPolicyDistilConfig, student: DenoisingPolicy, teachers: Teachers
     ) -> None:
-        self._config, self._student, self._teachers = config, student, teachers
+        self._config = config
+        self._student = student
+        self._teachers = teachers
         if config.steps is not None:
             student.set_sampler_steps(config.steps)
         self._grid = grid_of(student, config)
@@ -294,12 +298,10 @@ class ChainLessons:
         """See `Lessons.decide`."""
         steps, shape = len(self._grid), (len(seen), *self._student.chunk_shape)
         noise_LBHA = torch.randn((steps + 1, *shape), generator=generator)
-        denoise = denoise_of(self._student, observed_of(seen))
+        denoise = self._student.velocity(observed_of(seen))
         chain = sample_chain(denoise, noise_LBHA[0], noise_LBHA[1:], self._grid, self._config.chain)
-        chunk_BHA = chain.clean_BHA
-        if isinstance(self._student, DiffusionPolicy):
-            chunk_BHA = chunk_BHA.clamp(-self._student.config.clip, self._student.config.clip)
-        return chunk_BHA, {"sample": chain.sample_LBHA.transpose(0, 1), "std": chain.std_KB.T}
+        trace = {"sample": chain.sample_LBHA.transpose(0, 1), "std": chain.std_KB.T}
+        return self._student.bounded(chain.clean_BHA), trace
 
     def distance(self, seen: Any, trace: Trace) -> Distance:
         """See `Lessons.distance`."""
@@ -309,18 +311,18 @@ class ChainLessons:
             sample_LBHA, sample_LBHA[1:], trace["std"].T, torch.zeros_like(trace["std"].T)
         )
         kl_KB = on_policy_kl(
-            denoise_of(self._student, observed), self._taught(observed), chain, self._grid
+            self._student.velocity(observed), self._taught(observed), chain, self._grid
         )
         entries = self._student.chunk_shape[0] * self._student.chunk_shape[1]
         return Distance(kl_KB.mean() / entries, kl_KB.detach().sum(dim=0))
 
-    def _taught(self, observed: Observed) -> Denoise:
+    def _taught(self, observed: ObservationTensors) -> Denoise:
         """Each row's own teacher as one denoiser."""
+        parts = []
         with torch.no_grad():
-            parts = [
-                (rows, denoise_of(policy, shown))
-                for policy, rows, shown in self._teachers.of(observed)
-            ]
+            for policy, rows, shown in self._teachers.of(observed):
+                assert isinstance(policy, DenoisingPolicy)
+                parts.append((rows, policy.velocity(shown)))
 
         def denoise(noisy_BHA: Tensor, level_B: Tensor) -> Tensor:
             wanted_BHA = torch.empty_like(noisy_BHA)
@@ -331,28 +333,9 @@ class ChainLessons:
         return denoise
 
 
-def grid_of(policy: VlaPolicy | DiffusionPolicy, config: OnPolicyDistilConfig) -> Grid:
+def grid_of(policy: DenoisingPolicy, config: OnPolicyDistilConfig) -> Grid:
     """The steps along which a policy is walked."""
-    if isinstance(policy, VlaPolicy):
-        return sde_grid(config.steps or len(policy.grid), config.noise)
-    steps = config.steps or len(policy.steps)
-    if policy.config.objective == "flow":
-        return sde_grid(steps, config.noise)
-    return ddim_grid(policy.config.train_timesteps, steps, config.noise, policy.config.clip)
-
-
-def denoise_of(policy: ChunkPolicy, observed: Observed) -> Denoise:
-    """The network behind a grid, given what is observed: (noisy (B, H, A), level or time (B,)) to
-    velocity."""
-    if isinstance(policy, VlaPolicy):
-        return policy.denoise(policy.see(observed))
-    assert isinstance(policy, DiffusionPolicy)
-    denoise = policy.denoise(policy.encoder(observed))
-    if policy.config.objective != "flow":
-        return denoise
-    levels = policy.config.train_timesteps
-    # A flow's grid speaks of times, its network of the numbers of times.
-    return lambda noisy_BHA, time_B: denoise(noisy_BHA, (time_B * levels).round().long() - 1)
+    return policy.chain_grid(config.steps, eta=config.noise, flow_noise=config.noise)
 
 
 def check_agree(
@@ -372,9 +355,9 @@ def check_agree(
         "fields": (dict(own.shapes.entries), dict(theirs.shapes.entries)),
         "sensors": (dict(own.shapes.sensors), dict(theirs.shapes.sensors)),
         "anchor": (own.anchor, theirs.anchor),
-        "bins": tuple(getattr(policy.config, "bins", None) for policy in (own, theirs)),  # type: ignore[attr-defined]
-        "objective": tuple(getattr(policy.config, "objective", None) for policy in (own, theirs)),  # type: ignore[attr-defined]
     }
+    others = theirs.shared_settings()
+    pairs |= {name: (value, others.get(name)) for name, value in own.shared_settings().items()}
     for name, (ours, other) in pairs.items():
         if ours != other:
             raise HandoffError(
@@ -392,9 +375,7 @@ def check_agree(
             f"{folder}: the teacher's action normaliser differs from the student's by up to {apart:.3g}, expected the "
             "same: one's units are not the other's. Did both begin as one policy?"
         )
-    if isinstance(own, VlaPolicy | DiffusionPolicy) and isinstance(
-        theirs, VlaPolicy | DiffusionPolicy
-    ):
+    if isinstance(own, DenoisingPolicy) and isinstance(theirs, DenoisingPolicy):
         _check_grids(folder, grid_of(own, config), grid_of(theirs, config))
 
 
@@ -404,12 +385,12 @@ def _check_grids(folder: Path, own: Grid, theirs: Grid) -> None:
         same = torch.equal(ours, other) if isinstance(ours, Tensor) else ours == other
         if not same:
             raise HandoffError(
-                f"{folder}: the teacher's sampler has another grid than the student's: {part.name} is {_told(other)}, "
-                f"the student's {_told(ours)}. Give both one number of steps, or teachers of one schedule."
+                f"{folder}: the teacher's sampler has another grid than the student's: {part.name} is {_plain(other)}, "
+                f"the student's {_plain(ours)}. Give both one number of steps, or teachers of one schedule."
             )
 
 
-def _told(part: Any) -> str:
+def _plain(part: Any) -> str:
     return (
         str([round(value, 4) for value in part.tolist()]) if isinstance(part, Tensor) else str(part)
     )

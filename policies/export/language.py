@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from policies.families.vision_language import VisionLanguagePolicy
 from policies.policy import Words
 from robots.errors import HandoffError
-from robots.language.tokenizer import TOKENIZER, Reading, tokenizer_digest
+from robots.language.tokenizer import TOKENIZER, TokenizerSpec, tokenizer_digest
 
 LARGEST_GRAPH = 2**31
 """Bytes that one ONNX file may have: those of a protocol buffer."""
@@ -26,7 +26,7 @@ _EXAMPLE_WORDS = 5
 """Tokens of the example; a length of 1 would be taken for the only one."""
 
 
-class Told(nn.Module):
+class TokenGraph(nn.Module):
     """A policy that reads, as a function of tokens in the place of sentences."""
 
     def __init__(self, policy: VisionLanguagePolicy) -> None:
@@ -79,7 +79,7 @@ def captured(
     batch = dynamic["observation_BTO"][0]
     axes = {**dynamic, "tokens_BL": {0: batch, 1: words}, "mask_BL": {0: batch, 1: words}}
     program = torch.export.export(
-        Told(policy), (*example, *told), shown, dynamic_shapes=axes, strict=True
+        TokenGraph(policy), (*example, *told), shown, dynamic_shapes=axes, strict=True
     )
     return program, axes
 
@@ -103,10 +103,10 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     return {torch.ops.aten.special_ndtr.default: ndtr}
 
 
-def reading_of(policy: VisionLanguagePolicy) -> tuple[Reading, bytes]:
+def reading_of(policy: VisionLanguagePolicy) -> tuple[TokenizerSpec, bytes]:
     """What the graph is to say of the policy's words, and the tokenizer that makes them."""
     backbone = policy.backbone
     data = backbone.files()[TOKENIZER]
-    return Reading(
+    return TokenizerSpec(
         tokenizer=tokenizer_digest(data), longest=backbone.instruction_tokens, said=policy.said
     ), data

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from policies.policy_config import TokenVlaConfig, VlaConfig
 from robots.config import config
 from robots.contract import CONTRACT_KEY, Contract
 from robots.control.actions import PD_TARGET, CartesianDelta
@@ -58,7 +57,7 @@ class ExportConfig:
     """Recorded observations with the actions that torch gives, spread evenly over the
     demonstrations."""
     seed: int = 0
-    """Of the noise of these examples."""
+    """Seed of the noise of these examples."""
 
 
 def export(
@@ -218,7 +217,7 @@ def golden_examples(
     from policies.training.loop import rng
 
     sizes, data = card.model, read_demonstrations(demos, card.model)
-    index = window_index(data.ends_E, sizes.n_obs_steps, sizes.horizon, sizes.n_action_steps)
+    index = window_index(data.ends_E, *sizes.window)
     chosen = np.unique(
         np.linspace(0, len(index.observation_NT) - 1, config.golden).astype(np.int64)
     )
@@ -283,8 +282,9 @@ def contract_of(
         training_data=training_data,
         policy=policy,
         sensors=card.sensors,
-        instruction=isinstance(card.model, VlaConfig | TokenVlaConfig),
+        instruction=card.model.reads_language,
         steps=steps,
+        robot=card.robot,
     )
 
 

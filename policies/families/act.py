@@ -23,7 +23,7 @@ from torch import Tensor
 
 from policies.card import Shapes
 from policies.networks.act import ChunkTransformer, LatentEncoder
-from policies.policy import Batch, ChunkPolicy, Observed, repeatable_dropout
+from policies.policy import Batch, ChunkPolicy, ObservationTensors, repeatable_dropout
 from policies.policy_config import ActConfig
 from robots.errors import HandoffError
 
@@ -47,7 +47,7 @@ class ActPolicy(ChunkPolicy):
         self.latent_encoder = LatentEncoder(config, shapes)
         self.transformer = ChunkTransformer(config, shapes)
 
-    def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
+    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A), the same for all noise."""
         # `len` would fix the number of rows in an exported graph.
         latent_BZ = noise_BHA.new_zeros(noise_BHA.shape[0], self.config.latent)
@@ -71,7 +71,7 @@ class ActPolicy(ChunkPolicy):
         error = _DEVIATIONS * masked_absolute_error(
             predicted_BHA.float(), batch.chunk_BHA, batch.padded_BH
         )
-        return error + self.config.kl_weight * divergence(mean_BZ, log_variance_BZ).mean()
+        return error + self.config.kl_weight * gaussian_divergence(mean_BZ, log_variance_BZ).mean()
 
 
 def masked_absolute_error(predicted_BHA: Tensor, chunk_BHA: Tensor, padded_BH: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def masked_absolute_error(predicted_BHA: Tensor, chunk_BHA: Tensor, padded_BH: T
     return ((predicted_BHA - chunk_BHA).abs() * ~padded_BH[..., None]).mean()
 
 
-def divergence(mean_BZ: Tensor, log_variance_BZ: Tensor) -> Tensor:
+def gaussian_divergence(mean_BZ: Tensor, log_variance_BZ: Tensor) -> Tensor:
     """Kullback-Leibler divergence (B,) [nat] of independent normal entries from standard normal
     ones.
 

@@ -31,7 +31,7 @@ from torch.nn.functional import mse_loss, softplus
 
 from policies.card import Shapes
 from policies.networks.observation_encoder import ObservationEncoder
-from policies.policy import Batch, ChunkPolicy, Observed
+from policies.policy import Batch, ChunkPolicy, ObservationTensors
 from policies.policy_config import BehaviourCloningConfig
 from robots.errors import HandoffError
 
@@ -39,7 +39,7 @@ _RAREST = 1e-6
 """Share of the noise at either end that is taken for the one next to it."""
 
 
-class Mixture(NamedTuple):
+class GaussianMixture(NamedTuple):
     """Gaussians with independent entries, in float32."""
 
     mean_BMD: Tensor
@@ -85,7 +85,7 @@ class BehaviourCloningPolicy(ChunkPolicy):
             layers += [nn.Linear(size, next_size), nn.ReLU()]
         self.network = nn.Sequential(*layers, nn.Linear((inputs, *config.hidden)[-1], outputs))
 
-    def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
+    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A); see the header for what the noise
         does."""
         output_BX = self.network(self.encoder(observed).flatten(1))
@@ -108,7 +108,7 @@ class BehaviourCloningPolicy(ChunkPolicy):
         with torch.autocast(output_BX.device.type, enabled=False):
             return -self._mixture(output_BX).log_likelihood(chunk_BD).mean()
 
-    def mixture(self, observed: Observed) -> Mixture:
+    def mixture(self, observed: ObservationTensors) -> GaussianMixture:
         """What the policy takes the demonstrations to do, over normalised chunks.
 
         Raises:
@@ -120,12 +120,12 @@ class BehaviourCloningPolicy(ChunkPolicy):
             )
         return self._mixture(self.network(self.encoder(observed).flatten(1)))
 
-    def _mixture(self, output_BX: Tensor) -> Mixture:
+    def _mixture(self, output_BX: Tensor) -> GaussianMixture:
         modes, entries = self.config.modes, math.prod(self.chunk_shape)
         sizes = (modes * entries, modes * entries, modes)
         mean_BX, raw_BX, logit_BM = output_BX.float().split(sizes, dim=-1)
         deviation_BMD = softplus(raw_BX.unflatten(1, (modes, entries))) + self.config.min_deviation
-        return Mixture(
+        return GaussianMixture(
             mean_BX.unflatten(1, (modes, entries)), deviation_BMD, logit_BM.log_softmax(-1)
         )
 

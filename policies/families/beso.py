@@ -34,7 +34,7 @@ from torch.nn.functional import mse_loss
 from policies.card import Shapes
 from policies.networks.goal_transformer import GoalTransformer
 from policies.normalize import MomentStatistics
-from policies.policy import Batch, ChunkPolicy, Observed, repeatable_dropout
+from policies.policy import Batch, ChunkPolicy, ObservationTensors, repeatable_dropout
 from policies.policy_config import BesoConfig
 from policies.samplers.chain import Denoise
 from policies.samplers.ddim import guide
@@ -84,8 +84,7 @@ class BesoPolicy(ChunkPolicy):
         self.set_sampler_steps(config.sampling_steps)
 
     def fit_usual_goal(self, last: MomentStatistics) -> None:
-        """Heads for the mean of the episodes' last observations where no goal is told; call after
-        the normalisers."""
+        """See `ChunkPolicy.fit_usual_goal`."""
         mean_O = torch.from_numpy(last.mean).to(self.usual_goal_O)
         self.usual_goal_O.copy_(self.normalize_observation(mean_O))
 
@@ -98,9 +97,9 @@ class BesoPolicy(ChunkPolicy):
         self.sigma_K = exponential_sigmas(steps, self.config.sigma_min, self.config.sigma_max)
 
     @property
-    def sampler(self) -> str:
-        """See `ChunkPolicy.sampler`."""
-        return "one-step" if len(self.sigma_K) == 1 else f"beso-{len(self.sigma_K)}"
+    def sampler_steps(self) -> int:
+        """See `ChunkPolicy.sampler_steps`."""
+        return len(self.sigma_K)
 
     def grid(self, eta: float) -> EdmGrid:
         """The sampler's steps, on the device of the weights; start at `start` times a standard
@@ -111,7 +110,7 @@ class BesoPolicy(ChunkPolicy):
         """
         return edm_grid(self.sigma_K, eta).to(self.device)
 
-    def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
+    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
         denoise, levels = self.denoise(observed), self.sigma_K.tolist()
         sample_BHA = levels[0] * noise_BHA
@@ -122,7 +121,7 @@ class BesoPolicy(ChunkPolicy):
             sample_BHA = torch.lerp(denoise(sample_BHA, sigma_B), sample_BHA, following / sigma)
         return sample_BHA.clamp(-self.config.clip, self.config.clip)
 
-    def denoise(self, observed: Observed) -> Denoise:
+    def denoise(self, observed: ObservationTensors) -> Denoise:
         """The guided denoiser, given an observation: (noisy (B, H, A), sigma (B,)) to clean
         chunk."""
         state_BTO = _entries(observed.vector_BTO, self.state_spans)
@@ -133,7 +132,7 @@ class BesoPolicy(ChunkPolicy):
             self.guidance,
         )
 
-    def goal(self, observed: Observed) -> Tensor:
+    def goal(self, observed: ObservationTensors) -> Tensor:
         """The normalised goal (B, G): of the newest step for a commanded one, else of the state
         told apart.
 
@@ -181,9 +180,9 @@ def _entries(vector: Tensor, spans: list[tuple[int, int]]) -> Tensor:
 
 
 def _check(config: BesoConfig, shapes: Shapes) -> None:
-    if config.image_fields or config.point_fields:
+    if config.sensor_fields:
         raise HandoffError(
-            f"beso: sensors {[*config.image_fields, *config.point_fields]}, but it sees observation_fields alone."
+            f"beso: sensors {list(config.sensor_fields)}, but it sees observation_fields alone."
         )
     unknown = [name for name in config.goal_fields if name not in shapes.entries]
     if unknown or not config.goal_fields:

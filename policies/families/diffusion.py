@@ -16,25 +16,31 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from policies.card import Shapes
-from policies.networks.mlp import MlpDenoiser
-from policies.networks.observation_encoder import ObservationEncoder
-from policies.networks.transformer import TransformerDenoiser
-from policies.networks.unet import UnetDenoiser
-from policies.policy import Batch, ChunkPolicy, Observed, repeatable_dropout
-from policies.policy_config import (
-    DiffusionPolicyConfig,
+from policies.networks.config import (
     MlpConfig,
     NetworkConfig,
     TransformerConfig,
     UnetConfig,
 )
-from policies.samplers.chain import Denoise
-from policies.samplers.ddim import NoiseSchedule, cosine_schedule, ddim_sample, ddim_steps
-from policies.samplers.flow_matching import flow_example
+from policies.networks.mlp import MlpDenoiser
+from policies.networks.observation_encoder import ObservationEncoder
+from policies.networks.transformer import TransformerDenoiser
+from policies.networks.unet import UnetDenoiser
+from policies.policy import Batch, DenoisingPolicy, ObservationTensors, repeatable_dropout
+from policies.policy_config import DiffusionPolicyConfig
+from policies.samplers.chain import Denoise, Grid
+from policies.samplers.ddim import (
+    NoiseSchedule,
+    cosine_schedule,
+    ddim_grid,
+    ddim_sample,
+    ddim_steps,
+)
+from policies.samplers.flow_matching import flow_example, sde_grid
 from robots.errors import HandoffError
 
 
-class DiffusionPolicy(ChunkPolicy):
+class DiffusionPolicy(DenoisingPolicy):
     """Denoises a chunk from noise, given the observation; see `ChunkPolicy`."""
 
     alpha_K: Tensor
@@ -62,13 +68,20 @@ class DiffusionPolicy(ChunkPolicy):
         self.steps = ddim_steps(self.config.train_timesteps, steps)
 
     @property
-    def sampler(self) -> str:
-        """See `ChunkPolicy.sampler`."""
-        if len(self.steps) == 1:
-            return "one-step"
-        return f"{'ddim' if self.config.objective == 'diffusion' else 'flow'}-{len(self.steps)}"
+    def sampler_steps(self) -> int:
+        """See `ChunkPolicy.sampler_steps`."""
+        return len(self.steps)
 
-    def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
+    def chain_grid(
+        self, steps: int | None, *, eta: float, flow_noise: float, renoise: bool = False
+    ) -> Grid:
+        """See `DenoisingPolicy.chain_grid`."""
+        config, count = self.config, steps or len(self.steps)
+        if config.objective == "flow":
+            return sde_grid(count, flow_noise)
+        return ddim_grid(config.train_timesteps, count, eta, config.clip, renoise=renoise)
+
+    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
         denoise = self.denoise(self.encoder(observed))
         if self.config.objective == "diffusion":
@@ -79,7 +92,24 @@ class DiffusionPolicy(ChunkPolicy):
                 (len(noise_BHA),), self._level(1.0 - number / count), device=noise_BHA.device
             )
             sample_BHA = sample_BHA - denoise(sample_BHA, level_B) / count
-        return sample_BHA.clamp(-self.config.clip, self.config.clip)
+        return self.bounded(sample_BHA)
+
+    def bounded(self, chunk_BHA: Tensor) -> Tensor:
+        """See `DenoisingPolicy.bounded`."""
+        return chunk_BHA.clamp(-self.config.clip, self.config.clip)
+
+    def velocity(self, observed: ObservationTensors) -> Denoise:
+        """See `DenoisingPolicy.velocity`."""
+        denoise = self.denoise(self.encoder(observed))
+        if self.config.objective != "flow":
+            return denoise
+        levels = self.config.train_timesteps
+        # A flow's grid speaks of times, its network of the numbers of times.
+        return lambda noisy_BHA, time_B: denoise(noisy_BHA, (time_B * levels).round().long() - 1)
+
+    def shared_settings(self) -> dict[str, object]:
+        """See `ChunkPolicy.shared_settings`."""
+        return {"objective": self.config.objective}
 
     def denoise(self, condition_BTO: Tensor) -> Denoise:
         """The network, given what the encoder made of an observation: (noisy (B, H, A), level (B,))

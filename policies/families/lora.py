@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from policies.policy_config import LoraConfig
+from policies.networks.config import LoraConfig
 from robots.errors import HandoffError
 
 _PRODUCTS = ("lora_A", "lora_B")

@@ -20,11 +20,10 @@ from torch import Tensor, nn
 
 from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
-from policies.policy import Batch, ChunkPolicy, Observed
+from policies.policy import Batch, ChunkPolicy, ObservationTensors
 from policies.policy_config import LearnedActorConfig
 from policies.rl.networks.ensemble import shown_features
 from robots.errors import HandoffError
-from robots.franka import gripper
 from robots.wire.learner import MlpCard, Parameters
 
 WIDTH_TARGET = "width_target"
@@ -60,13 +59,14 @@ class LearnedActor(ChunkPolicy):
                 f"{sorted(shapes.entries)}."
             )
         self.card = card
+        self.width_max = config.gripper_width_max
         self.target_entry = shapes.entries[WIDTH_TARGET][0] if card.hand is not None else 0
         self.register_buffer("centre", torch.zeros(card.observation))
         self.register_buffer("half_range", torch.ones(card.observation))
         self.actor = _network(card.actor)
         self.hand = None if card.hand is None else _network(card.hand)
 
-    def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
+    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """(B, 1, A) in the world's actions; the noise is not looked at."""
         vector_BO = observed.vector_BTO[:, -1]
         features_BF = self._features(vector_BO)
@@ -75,7 +75,7 @@ class LearnedActor(ChunkPolicy):
         if self.hand is not None:
             command_B = self.hand(features_BF).argmax(dim=1) - 1
             told_B = vector_BO[:, self.target_entry]
-            hold_B = (2.0 * told_B / gripper.WIDTH_MAX - 1.0).clamp(-1.0, 1.0)
+            hold_B = (2.0 * told_B / self.width_max - 1.0).clamp(-1.0, 1.0)
             entry_B = torch.where(command_B == 0, hold_B, command_B.to(hold_B.dtype))
             action_BA = torch.cat([action_BA, entry_B[:, None]], dim=1)
         return action_BA[:, None]

@@ -23,6 +23,7 @@ W width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -45,12 +46,13 @@ from policies.families.action_tokens import (
 )
 from policies.families.vision_language import VisionLanguagePolicy
 from policies.networks.vlm import KeyValues
-from policies.policy import Batch, Observed, repeatable_dropout
+from policies.normalize import MomentStatistics
+from policies.policy import Batch, ObservationTensors, repeatable_dropout
 from policies.policy_config import TokenVlaConfig
 from robots.errors import HandoffError
 
 
-class Drawn(NamedTuple):
+class DrawnTokens(NamedTuple):
     """Tokens that a policy chose, for reinforcement learning."""
 
     tokens_BHA: Tensor
@@ -107,7 +109,15 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         """See `ChunkPolicy.sampler`."""
         return f"tokens-{len(self.query_NW)}" if self.causal else "one-step"
 
-    def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
+    def fit_action(self, moments: MomentStatistics, chunks: Callable[[], np.ndarray]) -> None:
+        """See `ChunkPolicy.fit_action`; the outermost bins lie at quantiles."""
+        self.normalize_action.fit(chunks())
+
+    def shared_settings(self) -> dict[str, object]:
+        """See `ChunkPolicy.shared_settings`."""
+        return {"bins": self.config.bins}
+
+    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A), at the temperature of the
         configuration.
 
@@ -130,7 +140,9 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         """The normalised chunk (B, H, A) that the tokens stand for."""
         return to_values(tokens_BHA, self.config.bins)
 
-    def act(self, observed: Observed, noise_BHA: Tensor, temperature: float = 1.0) -> Drawn:
+    def act(
+        self, observed: ObservationTensors, noise_BHA: Tensor, temperature: float = 1.0
+    ) -> DrawnTokens:
         """The tokens that the noise draws, and their log-probabilities at the same temperature.
 
         Raises:
@@ -138,27 +150,32 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         """
         check_temperature(temperature)
         tokens_BHA, logits_BHAK = self._decode(observed, noise_BHA, temperature)
-        return Drawn(tokens_BHA, token_log_prob(logits_BHAK, tokens_BHA, temperature))
+        return DrawnTokens(tokens_BHA, token_log_prob(logits_BHAK, tokens_BHA, temperature))
 
-    def log_prob(self, observed: Observed, tokens_BHA: Tensor, temperature: float = 1.0) -> Tensor:
+    def log_prob(
+        self, observed: ObservationTensors, tokens_BHA: Tensor, temperature: float = 1.0
+    ) -> Tensor:
         """Log-probability (B, H, A) of every token, given the observation and the tokens before it,
-        see `Drawn`.
+        see `DrawnTokens`.
 
         Who wants the entropy too calls `logits` once, then `token_log_prob` and `token_entropy`.
         """
         return token_log_prob(self.logits(observed, tokens_BHA), tokens_BHA, temperature)
 
     def entropy(
-        self, observed: Observed, tokens_BHA: Tensor | None = None, temperature: float = 1.0
+        self,
+        observed: ObservationTensors,
+        tokens_BHA: Tensor | None = None,
+        temperature: float = 1.0,
     ) -> Tensor:
         """Entropy (B, H, A) [nat] of every token's distribution; arguments of `logits`."""
         return token_entropy(self.logits(observed, tokens_BHA), temperature)
 
-    def logits(self, observed: Observed, tokens_BHA: Tensor | None = None) -> Tensor:
+    def logits(self, observed: ObservationTensors, tokens_BHA: Tensor | None = None) -> Tensor:
         """Logits (B, H, A, K) of the bins; arguments and errors of `hidden`."""
         return self.head(self.hidden(observed, tokens_BHA))
 
-    def hidden(self, observed: Observed, tokens_BHA: Tensor | None = None) -> Tensor:
+    def hidden(self, observed: ObservationTensors, tokens_BHA: Tensor | None = None) -> Tensor:
         """What the backbone makes of every action token, (B, H, A, W), in one pass; a critic may
         read it.
 
@@ -182,7 +199,7 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         hidden_BNW, _ = self._read(seen, input_BNW, 0)
         return hidden_BNW.unflatten(1, self.chunk_shape)
 
-    def _see(self, observed: Observed) -> _Seen:
+    def _see(self, observed: ObservationTensors) -> _Seen:
         prefix = self.prefix(observed)
         return _Seen(self.backbone.forward_prefix(prefix), prefix.mask_BL)
 
@@ -203,7 +220,7 @@ class TokenVlaPolicy(VisionLanguagePolicy):
         return self.backbone.forward_text(input_BNW, allowed_BNK, position_BN, seen.key_values)
 
     def _decode(
-        self, observed: Observed, noise_BHA: Tensor, temperature: float
+        self, observed: ObservationTensors, noise_BHA: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """Tokens (B, H, A) and the logits (B, H, A, K) they were drawn from."""
         if self.embedding is None:

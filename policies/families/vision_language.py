@@ -1,11 +1,12 @@
-"""What the policies over a vision-language model share: the backbone, frozen, adapted or trained,
-and what is seen.
+"""Shares the backbone among vision-language-action policies: frozen, adapted or trained, and the
+observation it receives.
 
 Shape suffixes: B batch, T observed steps, O observation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -13,7 +14,7 @@ from typing import Self
 from policies.card import Shapes
 from policies.families.lora import add_adapters
 from policies.networks.vlm import Prefix, load_backbone
-from policies.policy import ChunkPolicy, Observed, Words
+from policies.policy import ChunkPolicy, ObservationTensors, Words
 from policies.policy_config import TokenVlaConfig, VlaConfig
 from robots.errors import HandoffError
 
@@ -66,7 +67,8 @@ class VisionLanguagePolicy(ChunkPolicy):
         backbone = config.backbone
         if saved is not None:
             backbone = replace(backbone, folder=str(saved / FOLDER), scratch=None)
-        self.said, self.frozen = config.instruction, config.train_backbone == "none"
+        self.said = config.own_instruction
+        self.frozen = config.train_backbone == "none"
         self._entries = _state_entries(config, shapes)
         state = [config.n_obs_steps * (entries.stop - entries.start) for entries in self._entries]
         shared = config.state_tokens == "object"
@@ -82,7 +84,7 @@ class VisionLanguagePolicy(ChunkPolicy):
             self.backbone.state_names.requires_grad_(True)
         self.train()
 
-    def prefix(self, observed: Observed) -> Prefix:
+    def prefix(self, observed: ObservationTensors) -> Prefix:
         """What is seen and said, as tokens.
 
         Raises:
@@ -91,7 +93,7 @@ class VisionLanguagePolicy(ChunkPolicy):
         state = [observed.vector_BTO[..., entries].flatten(1) for entries in self._entries]
         return self.backbone.prefix(observed.sensors, self.words(observed), state)
 
-    def words(self, observed: Observed) -> Words:
+    def words(self, observed: ObservationTensors) -> Words:
         """What is said, as tokens; the policy's own words where nothing is.
 
         Raises:
@@ -107,7 +109,11 @@ class VisionLanguagePolicy(ChunkPolicy):
                 f"policy: {len(told)} instructions for {rows} observations. Do the data have an instruction per "
                 "episode, or the policy one of its own?"
             )
-        return self.backbone.tokens(told)
+        return self.tokens(told)
+
+    def tokens(self, sentences: Sequence[str]) -> Words:
+        """See `ChunkPolicy.tokens`."""
+        return self.backbone.tokens(sentences)
 
     def train(self, mode: bool = True) -> Self:
         """As of every module, but a frozen backbone stays as it is at inference."""

@@ -20,15 +20,15 @@ from torch import Tensor
 
 from policies.card import Shapes
 from policies.families.vision_language import VisionLanguagePolicy
-from policies.networks.action_expert import ActionExpert, Seen
+from policies.networks.action_expert import ActionExpert, ExpertContext
 from policies.networks.vlm import positions
-from policies.policy import Batch, Observed, repeatable_dropout
+from policies.policy import Batch, DenoisingPolicy, ObservationTensors, repeatable_dropout
 from policies.policy_config import VlaConfig
-from policies.samplers.chain import Denoise, sample
-from policies.samplers.flow_matching import flow_example, ode_grid, training_time
+from policies.samplers.chain import Denoise, Grid, sample
+from policies.samplers.flow_matching import flow_example, ode_grid, sde_grid, training_time
 
 
-class VlaPolicy(VisionLanguagePolicy):
+class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
     """Flows a chunk from noise, given pictures, an instruction and the state; see
     `VisionLanguagePolicy`."""
 
@@ -54,15 +54,25 @@ class VlaPolicy(VisionLanguagePolicy):
         self.grid = ode_grid(steps)
 
     @property
-    def sampler(self) -> str:
-        """See `ChunkPolicy.sampler`."""
-        return "one-step" if len(self.grid) == 1 else f"flow-{len(self.grid)}"
+    def sampler_steps(self) -> int:
+        """See `ChunkPolicy.sampler_steps`."""
+        return len(self.grid)
 
-    def sample(self, observed: Observed, noise_BHA: Tensor) -> Tensor:
+    def chain_grid(
+        self, steps: int | None, *, eta: float, flow_noise: float, renoise: bool = False
+    ) -> Grid:
+        """See `DenoisingPolicy.chain_grid`."""
+        return sde_grid(steps or len(self.grid), flow_noise)
+
+    def velocity(self, observed: ObservationTensors) -> Denoise:
+        """See `DenoisingPolicy.velocity`."""
+        return self.denoise(self.see(observed))
+
+    def sample(self, observed: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
         return sample(self.denoise(self.see(observed)), noise_BHA, self.grid.to(noise_BHA.device))
 
-    def see(self, observed: Observed) -> Seen:
+    def see(self, observed: ObservationTensors) -> ExpertContext:
         """The backbone's keys and values, worked out once and read by every step of the sampler."""
         prefix = self.prefix(observed)
         key_values = self.backbone.forward_prefix(prefix)
@@ -70,14 +80,14 @@ class VlaPolicy(VisionLanguagePolicy):
             len(prefix.mask_BL), -1
         )
         last_B = positions(prefix.mask_BL)[:, -1:]
-        return Seen(
+        return ExpertContext(
             tuple(key_values[number] for number in self.expert.read),
             prefix.mask_BL,
             self.backbone.rotary(last_B + 1 + order_BH),
             self.backbone.rotary(order_BH),
         )
 
-    def denoise(self, seen: Seen) -> Denoise:
+    def denoise(self, seen: ExpertContext) -> Denoise:
         """The expert, given what is seen: (noisy (B, H, A), time (B,)) to velocity."""
 
         def denoise(noisy_BHA: Tensor, time_B: Tensor) -> Tensor:

@@ -31,9 +31,11 @@ class PretrainConfig:
     """A policy from demonstrations."""
 
     policy: PolicyConfig = field(default_factory=DiffusionPolicyConfig)
+    """Family and network of the policy."""
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=20_000, learning_rate=1e-3)
     )
+    """Updates, learning rate, batch size and logging."""
     validation_fraction: float = 0.02
     """Share of the episodes of every store that is held out to report a validation loss; 0 learns
     from all."""
@@ -53,5 +55,5 @@ class PretrainConfig:
     """Folder of a saved policy of the same family and shapes whose weights the training starts
     from."""
     keep_normalizers: bool = True
-    """With `initial`: whether its normalisers are kept; else they are fitted to the
+    """Whether the normalisers of `initial` are kept; otherwise they are fitted to the
     demonstrations."""

@@ -22,40 +22,32 @@ from torch import Tensor
 from policies.card import PolicyCard
 from policies.checkpoint import read_card, read_weights
 from policies.data.demonstrations import (
-    Demonstrations,
-    Episode,
+    DemonstrationArrays,
+    DemonstrationEpisode,
     check_agreement,
     open_store,
     read_stores,
 )
 from policies.data.frames import FrameSpace
-from policies.data.mixture import Mixture, new_mixture
+from policies.data.mixture import MixedWindows, new_mixture
 from policies.data.windows import Windows, chunks, episode_windows, window_index
-from policies.families.action_tokens import QuantileNormalizer
-from policies.families.beso import BesoPolicy
 from policies.imitation.config import PretrainConfig
 from policies.load import new_module
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.normalize import MinMaxStatistics, MomentStatistics
 from policies.policy import Batch, ChunkPolicy
-from policies.policy_config import BesoConfig, PolicyConfig
+from policies.policy_config import PolicyConfig
+from policies.random_streams import STORE_SPACING, RandomStream
 from policies.training.loop import Objective, autocast, rng
 from robots.errors import HandoffError
 
-_SPLIT, _VALIDATION = (1 << 61), (1 << 61) + 1
-"""Numbers of the draws for the held-out episodes and, from the second on, for their noise, apart
-from the updates'."""
-_SPLITS = 1 << 40
-"""Between the draws for the held-out episodes of two stores."""
-_GOALS, _VALIDATION_GOALS = 3 << 60, 5 << 60
-"""First numbers of the draws for goals."""
 _VALIDATION_DRAWS = 4
 """Times that each held-out window is tried, with other noise."""
 _VALIDATION_ROWS = 256
 """Rows per pass."""
 
 
-class Split(NamedTuple):
+class WindowSplit(NamedTuple):
     """Normalised windows to learn from, and those held out."""
 
     learned: Windows
@@ -75,12 +67,10 @@ class DataStatistics:
         }
         self.chunks = MomentStatistics((sizes.horizon, card.action_size))
         self.last = MomentStatistics((card.observation_size,))
-        self._sizes, self._anchor = (
-            (sizes.n_obs_steps, sizes.horizon, sizes.n_action_steps),
-            card.anchor,
-        )
+        self._window = sizes.window
+        self._anchor = card.anchor
 
-    def update(self, episode: Episode) -> None:
+    def update(self, episode: DemonstrationEpisode) -> None:
         """Takes an episode in.
 
         Raises:
@@ -90,7 +80,7 @@ class DataStatistics:
         self.last.update(episode.observation_TO[-1:])
         for name, points in episode.points.items():
             self.points[name].update(points.reshape(-1, points.shape[-1]))
-        index = episode_windows(len(episode.action_TA), *self._sizes)
+        index = episode_windows(len(episode.action_TA), *self._window)
         self.chunks.update(chunks(index, episode.observation_TO, episode.action_TA, self._anchor))
 
 
@@ -99,8 +89,8 @@ class Lesson(NamedTuple):
 
     module: ChunkPolicy
     card: PolicyCard
-    split: Split
-    mixture: Mixture
+    split: WindowSplit
+    mixture: MixedWindows
     """Of the learned windows."""
     stores: tuple[str, ...]
     """Name of every store of the mixture."""
@@ -133,7 +123,7 @@ def prepare(config: PretrainConfig, demos: Path, space: FrameSpace, device: torc
     )
     kept_back = set(held_out.tolist())
 
-    def learn(number: int, episode: Episode) -> None:
+    def learn(number: int, episode: DemonstrationEpisode) -> None:
         if number not in kept_back:
             statistics.update(episode)
 
@@ -146,14 +136,15 @@ def prepare(config: PretrainConfig, demos: Path, space: FrameSpace, device: torc
     names = ("demos", *(mixed.path for mixed in config.mixture))
     counts = windows_per_store(data, np.setdiff1d(np.arange(len(data.ends_E)), held_out))
     weights = (config.demos_weight, *(mixed.weight for mixed in config.mixture))
-    return Lesson(module, card, split, new_mixture(names, counts, weights), names)
+    return Lesson(module, data.card, split, new_mixture(names, counts, weights), names)
 
 
 def held_out_episodes(count: int, fraction: float, seed: int, store: int = 0) -> np.ndarray:
     """Episodes of store number `store` kept from training: `fraction` of its `count`, rounded up,
     but never all."""
     number = min(count - 1, int(np.ceil(fraction * count)))
-    return np.sort(rng(seed, _SPLIT + store * _SPLITS).permutation(count)[:number])
+    draw = rng(seed, RandomStream.HELD_OUT + store * STORE_SPACING)
+    return np.sort(draw.permutation(count)[:number])
 
 
 def _held_out(counts: list[int], fraction: float, seed: int) -> np.ndarray:
@@ -180,7 +171,7 @@ def untrained_policy(card: PolicyCard, seed: int, saved: Path | None = None) -> 
 
 
 def fit_normalizers(
-    module: ChunkPolicy, statistics: DataStatistics, data: Demonstrations, held_out: np.ndarray
+    module: ChunkPolicy, statistics: DataStatistics, data: DemonstrationArrays, held_out: np.ndarray
 ) -> None:
     """Fits every normaliser of the policy to the episodes that are not `held_out`.
 
@@ -190,17 +181,15 @@ def fit_normalizers(
         data: all episodes; looked at for quantiles alone, which have no running form.
         held_out: numbers of the episodes that do not count.
     """
-    module.normalize_observation.fit(statistics.observed)
-    if isinstance(module.normalize_action, QuantileNormalizer):
+
+    def learned_chunks() -> np.ndarray:
         learned = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
-        index = window_index(data.ends_E, *_sizes(data.card.model)).of(learned)
-        module.normalize_action.fit(
-            chunks(index, data.observation_MO, data.action_MA, module.anchor)
-        )
-    else:
-        module.normalize_action.fit_moments(statistics.chunks)
-    if isinstance(module, BesoPolicy):
-        module.fit_usual_goal(statistics.last)
+        index = window_index(data.ends_E, *data.card.model.window).of(learned)
+        return chunks(index, data.observation_MO, data.action_MA, module.anchor)
+
+    module.normalize_observation.fit(statistics.observed)
+    module.fit_action(statistics.chunks, learned_chunks)
+    module.fit_usual_goal(statistics.last)
     # Ranges are all that is taken over, so one step with the two extreme points stands for all
     # episodes.
     extremes = {
@@ -259,20 +248,20 @@ def start_from(module: ChunkPolicy, initial: Path, keep_normalizers: bool) -> No
 
 
 def split_windows(
-    data: Demonstrations, held_out: np.ndarray, module: ChunkPolicy, sizes: PolicyConfig
-) -> Split:
+    data: DemonstrationArrays, held_out: np.ndarray, module: ChunkPolicy, sizes: PolicyConfig
+) -> WindowSplit:
     """The windows of `data`, normalised, on the device of `module`."""
     learned = np.setdiff1d(np.arange(len(data.ends_E)), held_out)
     observation_MO = module.normalize_observation(
         torch.from_numpy(data.observation_MO).to(module.device)
     )
-    return Split(
+    return WindowSplit(
         *(_windows(data, module, sizes, chosen, observation_MO) for chosen in (learned, held_out))
     )
 
 
 def normalized_windows(
-    data: Demonstrations, module: ChunkPolicy, sizes: PolicyConfig, episodes: np.ndarray
+    data: DemonstrationArrays, module: ChunkPolicy, sizes: PolicyConfig, episodes: np.ndarray
 ) -> Windows:
     """The windows of `episodes`, normalised as the policy does, on its device."""
     observation_MO = module.normalize_observation(
@@ -281,22 +270,12 @@ def normalized_windows(
     return _windows(data, module, sizes, episodes, observation_MO)
 
 
-def windows_per_store(data: Demonstrations, episodes: np.ndarray) -> tuple[int, ...]:
+def windows_per_store(data: DemonstrationArrays, episodes: np.ndarray) -> tuple[int, ...]:
     """Windows of `episodes` in every store."""
-    index = window_index(data.ends_E, *_sizes(data.card.model)).of(episodes)
+    index = window_index(data.ends_E, *data.card.model.window).of(episodes)
     return tuple(
         np.bincount(data.store_E[index.episode_N], minlength=int(data.store_E[-1]) + 1).tolist()
     )
-
-
-def wants_future_goal(model: PolicyConfig) -> bool:
-    """Whether the policy is told, as its goal, an observation that came later in the same
-    episode."""
-    match model:
-        case BesoConfig(goal="future"):
-            return True
-        case _:
-            return False
 
 
 def imitation_objective(
@@ -305,7 +284,7 @@ def imitation_objective(
     batch_size: int,
     seed: int,
     precision: str,
-    mixture: Mixture | None = None,
+    mixture: MixedWindows | None = None,
 ) -> Objective[Batch]:
     """The family's own loss over the batch of each update.
 
@@ -318,7 +297,7 @@ def imitation_objective(
         mixture: how the windows are divided among stores; by default they are of one.
     """
     batches = ImitationBatches(
-        windows, mixture or Mixture((len(windows),), (1.0,)), batch_size, seed
+        windows, mixture or MixedWindows((len(windows),), (1.0,)), batch_size, seed
     )
 
     def loss(batch: Batch, step: int) -> Tensor:
@@ -341,9 +320,12 @@ class ImitationBatches:
     """The batch of every update, in the two stages of
     `policies.training.preflight.TwoStageBatch`."""
 
-    def __init__(self, windows: Windows, mixture: Mixture, size: int, seed: int) -> None:
+    def __init__(self, windows: Windows, mixture: MixedWindows, size: int, seed: int) -> None:
         """Of `size` windows, in the order of `seed`."""
-        self.windows, self.mixture, self.size, self.seed = windows, mixture, size, seed
+        self.windows = windows
+        self.mixture = mixture
+        self.size = size
+        self.seed = seed
 
     def __call__(self, step: int) -> Batch:
         """The batch of update number `step`."""
@@ -352,7 +334,9 @@ class ImitationBatches:
     def decode(self, step: int) -> Decoded:
         """Chooses the windows of update number `step` and reads their frames."""
         windows_B = torch.from_numpy(self.mixture.batch(self.size, step, self.seed))
-        goals = rng(self.seed, _GOALS + step) if self.windows.goal_end_N is not None else None
+        goals = (
+            None if self.windows.goal_end_N is None else rng(self.seed, RandomStream.GOAL + step)
+        )
         return Decoded(windows_B, self.windows.frames(windows_B), goals)
 
     def collate(self, rows: Decoded) -> Batch:
@@ -369,22 +353,22 @@ def validation_loss(module: ChunkPolicy, windows: Windows, seed: int) -> float:
     tried_N = torch.arange(len(windows)).repeat(_VALIDATION_DRAWS)
     total = 0.0
     for number, chosen_B in enumerate(tried_N.split(_VALIDATION_ROWS)):
-        batch = windows.batch(chosen_B, rng(seed, _VALIDATION_GOALS + number))
-        error = module.loss(batch, rng(seed, _VALIDATION + number))
+        batch = windows.batch(chosen_B, rng(seed, RandomStream.VALIDATION_GOAL + number))
+        error = module.loss(batch, rng(seed, RandomStream.VALIDATION + number))
         total += float(error) * len(chosen_B)
     module.train(learning)
     return total / len(tried_N)
 
 
 def _windows(
-    data: Demonstrations,
+    data: DemonstrationArrays,
     module: ChunkPolicy,
     sizes: PolicyConfig,
     episodes: np.ndarray,
     observation_MO: Tensor,
 ) -> Windows:
     """The windows of `episodes` over observations that are normalised already."""
-    index = window_index(data.ends_E, *_sizes(sizes)).of(episodes)
+    index = window_index(data.ends_E, *sizes.window).of(episodes)
     chunk_NHA = torch.from_numpy(chunks(index, data.observation_MO, data.action_MA, module.anchor))
     return Windows(
         observation_MO,
@@ -395,9 +379,5 @@ def _windows(
         tuple(data.instruction_E[episode] for episode in index.episode_N)
         if data.instruction_E
         else (),
-        torch.from_numpy(index.end_N) if wants_future_goal(sizes) else None,
+        torch.from_numpy(index.end_N) if sizes.wants_future_goal else None,
     )
-
-
-def _sizes(model: PolicyConfig) -> tuple[int, int, int]:
-    return model.n_obs_steps, model.horizon, model.n_action_steps

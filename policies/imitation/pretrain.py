@@ -45,7 +45,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
     from policies.imitation.objective import imitation_objective, prepare, validation_loss
     from policies.training.distributed import is_main_process
     from policies.training.loop import resolve_device, resolve_precision, torch_threads, train
-    from policies.training.sample_plots import draw_samples
+    from policies.training.plots import draw_samples
 
     training = config.training
     device = resolve_device(training.device)
@@ -102,7 +102,7 @@ def _close(training: TrainingConfig, out: Path) -> None:
     training."""
     from policies.training.loggers import log_pictures
     from policies.training.loop import STATE
-    from policies.training.loss_curve import draw_curve
+    from policies.training.plots import draw_curve
 
     draw_curve(out, "loss")
     log_pictures(training, out, {name: out / f"{name}.png" for name in ("loss", "samples")})

@@ -1,0 +1,15 @@
+"""Defines the torch modules inside policies.
+
+- `config`: sizes of all networks; imports no torch.
+- `mlp`: residual MLP denoiser.
+- `unet`: one-dimensional U-Net denoiser.
+- `transformer`: transformer denoiser.
+- `goal_transformer`: the transformer of BESO.
+- `act`: the transformer and latent of ACT.
+- `action_expert`: the action expert of a flow-matching VLA.
+- `vlm`: vision-language backbones.
+- `vlm_files`: their weights and tokenizers on disk.
+- `observation_encoder`: observations as one vector.
+- `image_encoder`: images as features.
+- `point_encoder`: point clouds as features.
+"""

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from policies.card import Shapes
+from policies.chunk_policy_config import EncodedPolicyConfig
 from policies.networks.image_encoder import ResNet18
 from policies.networks.mlp import sinusoidal_embedding
 from policies.networks.observation_encoder import ObservationEncoder
-from policies.policy import Observed
-from policies.policy_config import ActConfig, EncodedPolicyConfig
+from policies.policy import ObservationTensors
+from policies.policy_config import ActConfig
 from robots.errors import HandoffError
 
 _MAPS = 512
@@ -130,7 +131,7 @@ class ChunkTransformer(nn.Module):
         Args:
             latent_BZ: zeros when acting.
             vector_BO: normalised.
-            sensors: see `Observed`, of one step.
+            sensors: see `ObservationTensors`, of one step.
 
         Raises:
             HandoffError: pictures that are not uint8.
@@ -138,7 +139,7 @@ class ChunkTransformer(nn.Module):
         single = [self.latent(latent_BZ)]
         if self.observation is not None:
             single.append(self.observation(vector_BO))
-        clouds = Observed(vector_BO[:, None, :0], sensors)
+        clouds = ObservationTensors(vector_BO[:, None, :0], sensors)
         single += [
             self.clouds[name](encoder(clouds)[:, 0]) for name, encoder in self.points.items()
         ]

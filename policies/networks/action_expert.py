@@ -34,7 +34,7 @@ _MULTIPLE = 256
 """Widths of the feed-forward layers are rounded up to a multiple of this."""
 
 
-class Seen(NamedTuple):
+class ExpertContext(NamedTuple):
     """What the expert reads at every step of the sampler; worked out once per inference."""
 
     key_values: KeyValues
@@ -97,7 +97,7 @@ class ActionExpert(nn.Module):
         self.width = own
         """W."""
 
-    def forward(self, noisy_BHA: Tensor, time_B: Tensor, seen: Seen) -> Tensor:
+    def forward(self, noisy_BHA: Tensor, time_B: Tensor, seen: ExpertContext) -> Tensor:
         """The velocity noise - clean, in float32."""
         return self.velocity(self.hidden(noisy_BHA, time_B, seen))
 
@@ -105,7 +105,7 @@ class ActionExpert(nn.Module):
         """(B, H, A) of `hidden`."""
         return self.out(hidden_BHW).float()
 
-    def hidden(self, noisy_BHA: Tensor, time_B: Tensor, seen: Seen) -> Tensor:
+    def hidden(self, noisy_BHA: Tensor, time_B: Tensor, seen: ExpertContext) -> Tensor:
         """What it makes of every action, (B, H, W), before the velocity is read from it; a critic
         may read it, too."""
         embedded_BHW = self.embed(noisy_BHA)
@@ -138,7 +138,9 @@ class _Layer(nn.Module):
         self.up_proj = nn.Linear(width, inner, bias=False)
         self.down_proj = nn.Linear(inner, width, bias=False)
 
-    def forward(self, hidden_BHW: Tensor, key_value: tuple[Tensor, Tensor], seen: Seen) -> Tensor:
+    def forward(
+        self, hidden_BHW: Tensor, key_value: tuple[Tensor, Tensor], seen: ExpertContext
+    ) -> Tensor:
         normed_BHW = self.attention_norm(hidden_BHW)
         key_BNLD, value_BNLD = key_value
         allowed_BL = seen.mask_BL

@@ -74,7 +74,7 @@ class GoalTransformer(nn.Module):
         self.goal_position_W = nn.Parameter(torch.empty(width))
         self.position_HW = nn.Parameter(torch.empty(horizon, width))
         self.blocks = nn.ModuleList(
-            Block(width, config.heads, config.attention_dropout, config.residual_dropout)
+            TransformerBlock(width, config.heads, config.attention_dropout, config.residual_dropout)
             for _ in range(config.layers)
         )
         self.output = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, action))
@@ -114,7 +114,7 @@ class GoalTransformer(nn.Module):
                 parameter.normal_(std=_DEVIATION)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a feed-forward layer, each normalised first and added to its input.
 
     Args:

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from policies.card import Shapes
+from policies.chunk_policy_config import EncodedPolicyConfig
 from policies.networks.image_encoder import ImageEncoder, check_crop, random_corners
 from policies.networks.point_encoder import PointCloudEncoder
 from policies.normalize import MinMaxNormalizer, MinMaxStatistics
-from policies.policy_config import EncodedPolicyConfig
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
-    from policies.policy import Observed
+    from policies.policy import ObservationTensors
 
 
 class ObservationEncoder(nn.Module):
@@ -41,7 +41,7 @@ class ObservationEncoder(nn.Module):
     def __init__(self, config: EncodedPolicyConfig, shapes: Shapes) -> None:
         super().__init__()
         image, point = config.image_encoder, config.point_encoder
-        missing = sorted({*config.image_fields, *config.point_fields} - shapes.sensors.keys())
+        missing = sorted({*config.sensor_fields} - shapes.sensors.keys())
         if missing:
             raise HandoffError(
                 f"policy: no data of the sensors {missing}, there are {sorted(shapes.sensors)}. Another task?"
@@ -90,11 +90,13 @@ class ObservationEncoder(nn.Module):
         for name, part in normalizers.items():
             part.fit(statistics[name])
 
-    def forward(self, observed: Observed, draw: np.random.Generator | None = None) -> Tensor:
+    def forward(
+        self, observed: ObservationTensors, draw: np.random.Generator | None = None
+    ) -> Tensor:
         """(B, T, O + F).
 
         Args:
-            observed: see `Observed`.
+            observed: see `ObservationTensors`.
             draw: where the places of random crops come from; None crops in the middle.
         """
         parts = [observed.vector_BTO]

@@ -14,8 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from policies.networks.config import TransformerConfig
 from policies.networks.mlp import sinusoidal_embedding
-from policies.policy_config import TransformerConfig
 from robots.errors import HandoffError
 
 _DEVIATION = 0.02

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, mish, pad
 
+from policies.networks.config import UnetConfig
 from policies.networks.mlp import sinusoidal_embedding
-from policies.policy_config import UnetConfig
 from robots.errors import HandoffError
 
 
@@ -153,7 +153,8 @@ class Convolution(nn.Linear):
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
         super().__init__(kernel * inputs, outputs)
-        self.kernel, self.stride = kernel, stride
+        self.kernel = kernel
+        self.stride = stride
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, L, inputs) to (B, L / stride, outputs)."""
@@ -169,7 +170,7 @@ class Convolution(nn.Linear):
         neighbours = [
             padded[:, first : first + length : self.stride] for first in range(self.kernel)
         ]
-        return product(torch.cat(neighbours, dim=-1), self.weight, self.bias)
+        return linear_keeping_layout(torch.cat(neighbours, dim=-1), self.weight, self.bias)
 
 
 class Doubling(nn.Module):
@@ -191,12 +192,13 @@ class Doubling(nn.Module):
         padded = pad(_multiplied(hidden_BLC), (0, 0, 1, 1))
         pairs = torch.cat([padded[:, :-1], padded[:, 1:]], dim=-1)
         even, odd = (
-            product(pairs[:, i : pairs.shape[1] - 1 + i], self.weight[i], self.bias) for i in (0, 1)
+            linear_keeping_layout(pairs[:, i : pairs.shape[1] - 1 + i], self.weight[i], self.bias)
+            for i in (0, 1)
         )
         return torch.stack([even, odd], dim=2).flatten(1, 2)
 
 
-def product(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def linear_keeping_layout(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`linear`, whose gradients come in the layout of the weights when those learn."""
     if weight.requires_grad and torch.is_grad_enabled():
         return cast(Tensor, _Product.apply(input, weight, bias))
@@ -213,7 +215,8 @@ class _Product(torch.autograd.Function):
         # Kept as they are and converted again: a second copy of all weights would be an eighth of
         # the peak memory.
         ctx.save_for_backward(rows, weight)
-        ctx.shape, ctx.dtype = input.shape, input.dtype
+        ctx.shape = input.shape
+        ctx.dtype = input.dtype
         return linear(rows, multiplied, bias.to(multiplied.dtype)).unflatten(0, input.shape[:-1])
 
     @staticmethod

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, linear, pad
 
-from policies.networks.vlm_files import FAMILIES, Source, read_source
+from policies.networks.config import BackboneConfig
+from policies.networks.vlm_files import FAMILIES, ModelFiles, read_source
 from policies.policy import Words
-from policies.policy_config import BackboneConfig
 from robots.errors import HandoffError
 
 KeyValues = tuple[tuple[Tensor, Tensor], ...]
@@ -64,7 +64,7 @@ class VisionLanguageModel(nn.Module):
 
     def __init__(
         self,
-        source: Source,
+        source: ModelFiles,
         model: Any,
         config: BackboneConfig,
         state: Sequence[int],

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from policies.policy_config import BackboneConfig, ScratchConfig
+from policies.networks.config import BackboneConfig, ScratchConfig
 from robots.errors import HandoffError
 
 FAMILIES = {
@@ -32,7 +32,7 @@ _PICTURES = ("preprocessor_config.json", "processor_config.json")
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelFiles:
     """What a model's folder says of it beside the weights."""
 
     config: Any
@@ -47,7 +47,7 @@ class Source:
     """By name, the files all this was read from."""
 
 
-def read_source(config: BackboneConfig) -> Source:
+def read_source(config: BackboneConfig) -> ModelFiles:
     """What the folder says of its model beside the weights, or what one from scratch would; errors
     of `load_backbone`."""
     if (config.folder is None) == (config.scratch is None):
@@ -128,7 +128,7 @@ def scratch_files(config: ScratchConfig) -> dict[str, bytes]:
     return {_CONFIG: json.dumps(said, indent=1).encode(), _TOKENIZER: tokenizer.to_str().encode()}
 
 
-def _read_folder(folder: Path, config: BackboneConfig) -> Source:
+def _read_folder(folder: Path, config: BackboneConfig) -> ModelFiles:
     from tokenizers import Tokenizer
     from transformers import AutoConfig
 
@@ -165,7 +165,7 @@ def _read_folder(folder: Path, config: BackboneConfig) -> Source:
     # unseen.
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    return Source(read, tokenizer, mean, std, files)
+    return ModelFiles(read, tokenizer, mean, std, files)
 
 
 def _scaling(folder: Path, files: Mapping[str, bytes]) -> tuple[Sequence[float], Sequence[float]]:

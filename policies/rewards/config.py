@@ -28,12 +28,13 @@ class ClassifierConfig:
     """(vector, scale): a vector among `fields` is also shown through tanh(vector / scale): two
     centimetres are little of a vector that spans a table, but may be all that success is about."""
     label_field: str = "reward"
-    """Above 1/2 where the task is solved, such as a sparse reward or a person's key."""
+    """Field that is above 1/2 where the task is solved, such as a sparse reward or a person's
+    key."""
     label_lead: int = 1
     """Steps that the label is ahead: the reward of step t follows its action, so it tells of
     observation t + 1."""
     channels: tuple[int, ...] = (32, 64, 64, 128)
-    """Of the convolutions of a picture's encoder; each halves height and width."""
+    """Channels of the image encoder's convolutions, each of which halves height and width."""
     embeddings: int = 8
     """Learned spatial weightings of the last of them."""
     picture_width: int = 256
@@ -53,9 +54,11 @@ class TrainSuccessConfig:
     """A success classifier with its threshold."""
 
     classifier: ClassifierConfig = field(default_factory=ClassifierConfig)
+    """Observation, label and sizes of the classifier."""
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=1000, learning_rate=1e-3)
     )
+    """Updates, learning rate, batch size and logging."""
     detector: DetectorConfig = field(default_factory=DetectorConfig)
     """Its threshold is replaced by the chosen one, and its release lowered to it where need be."""
     precision: float = 0.95
@@ -77,14 +80,19 @@ class SuccessCard:
     """What a saved classifier says of itself."""
 
     version: int = 1
+    """Version of the card's layout; a reader refuses any other."""
     task: str
+    """Name of the task whose success is classified."""
     rate_hz: float
     """Steps per second."""
     observation: dict[str, FieldSpec]
+    """Fields that the classifier observes, by name."""
     model: ClassifierConfig
+    """Configuration with which the classifier was trained."""
     foreign_encoders: tuple[str, ...] = ()
     """Pictures whose encoder was handed in, and must be again to load it."""
     detector: DetectorConfig
+    """Threshold and persistence with which probabilities become a success."""
     report: dict[str, float]
     """What the detector is worth on held-out episodes of a policy, see `metrics`."""
     training_data: str

@@ -37,7 +37,7 @@ _GROUP = 8
 """Channels per group of a GroupNorm, at most."""
 
 
-class PictureEncoder(nn.Module):
+class ClassifierImageEncoder(nn.Module):
     """Convolutions that halve the picture, then learned weightings of places, as in HIL-SERL's
     encoders."""
 
@@ -106,7 +106,7 @@ class SuccessClassifier(nn.Module):
             height, width = _size(name, observation[name])
             encoder = encoders.get(name)
             if encoder is None:
-                encoder = PictureEncoder(height, width, config.channels, config.embeddings)
+                encoder = ClassifierImageEncoder(height, width, config.channels, config.embeddings)
             self.encoders[name] = encoder
             self.reductions[name] = _reduction(_width(encoder, height, width), config.picture_width)
         width = len(self.pictures) * config.picture_width
@@ -200,7 +200,7 @@ def to_tensors(fields: Mapping[str, np.ndarray], device: torch.device) -> dict[s
     }
 
 
-def shifted(pictures: np.ndarray, most: int, draw: np.random.Generator) -> np.ndarray:
+def shifted_pictures(pictures: np.ndarray, most: int, draw: np.random.Generator) -> np.ndarray:
     """`(B, H, W, 3)`, each shifted by up to `most` pixels either way, the edge repeated (DrQ, arXiv
     2004.13649)."""
     b, height, width, _ = pictures.shape
@@ -277,7 +277,9 @@ def load_classifier(
     return classifier.eval(), card
 
 
-def to_onnx(classifier: SuccessClassifier, card: SuccessCard, opset: int = 21) -> onnx.ModelProto:
+def classifier_to_onnx(
+    classifier: SuccessClassifier, card: SuccessCard, opset: int = 21
+) -> onnx.ModelProto:
     """One graph: the fields by name in, `probability` (B,) out, a dynamic batch.
 
     Its metadata hold the `SuccessContract`. The classifier is on the CPU.

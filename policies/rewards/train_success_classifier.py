@@ -65,7 +65,7 @@ class LabelledSteps(NamedTuple):
         return digest.hexdigest()
 
 
-class Split(NamedTuple):
+class StepSplit(NamedTuple):
     """Masks (M,) of the steps for learning, for choosing the threshold, for judging it; no episode
     is in two."""
 
@@ -139,7 +139,7 @@ def join_steps(parts: Sequence[LabelledSteps]) -> LabelledSteps:
     )
 
 
-def split_steps(steps: LabelledSteps, config: TrainSuccessConfig) -> Split:
+def split_steps(steps: LabelledSteps, config: TrainSuccessConfig) -> StepSplit:
     """Splits by episode, demonstrations and a policy's episodes each in the same proportions.
 
     Raises:
@@ -165,7 +165,7 @@ def split_steps(steps: LabelledSteps, config: TrainSuccessConfig) -> Split:
             )
         chosen |= np.isin(steps.episode, episodes[:first])
         judged |= np.isin(steps.episode, episodes[first : first + second])
-    return Split(~chosen & ~judged, chosen, judged)
+    return StepSplit(~chosen & ~judged, chosen, judged)
 
 
 def train_success(
@@ -298,7 +298,7 @@ def classification_loss(
     """
     import torch
 
-    from policies.rewards.success_classifier import seeded, shifted, to_tensors
+    from policies.rewards.success_classifier import seeded, shifted_pictures, to_tensors
     from policies.training.loop import autocast, rng, without_data
 
     training = config.training
@@ -317,7 +317,7 @@ def classification_loss(
         chosen = np.concatenate([kind[draw.integers(len(kind), size=half)] for kind in kinds])
         batch: dict[str, Any] = {name: values[chosen] for name, values in steps.fields.items()}
         for name in classifier.pictures:
-            batch[name] = shifted(batch[name], config.classifier.shift, draw)
+            batch[name] = shifted_pictures(batch[name], config.classifier.shift, draw)
         # Dropout draws from torch's own stream, which therefore has to be a function of the update
         # as well.
         with seeded(int(draw.integers(2**62)), device), autocast(precision, device):

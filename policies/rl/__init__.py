@@ -1,0 +1,13 @@
+"""Learns from rewards.
+
+- `actor_export`: actors as named arrays for a robot without torch.
+- `networks`: ensembles, critics and image encoders.
+- `replay`: replay buffers in memory and on disk.
+- `on_policy`: PPO and GRPO over any actor with log-probabilities.
+- `collection`: environments as policies meet them, and rollouts.
+- `off_policy`: SAC, FastTD3 and their variants.
+- `offline`: IQL, Cal-QL and offline PPO.
+- `generative`: Q-learning over diffusion and flow policies.
+- `hil`: the learner of human-in-the-loop sessions.
+- `finetuning`: fine-tuning of pretrained policies.
+"""

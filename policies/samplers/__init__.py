@@ -1,0 +1,7 @@
+"""Turns noise into chunks, step by step, with the log-probability of each step.
+
+- `chain`: chains of Gaussian steps and their log-probability.
+- `ddim`: diffusion with a squared-cosine schedule, DDIM and DDPM.
+- `flow_matching`: flow matching, as ODE and SDE.
+- `edm`: the sampler of EDM, which BESO uses.
+"""

@@ -67,7 +67,7 @@ class ChainConfig:
     log_prob_max: float | None = None
     """Upper bound of the same."""
     reduce: Literal["none", "sum", "mean"] = "sum"
-    """Over the entries of a chunk: none keeps (K, B, H, A), sum and mean give (K, B)."""
+    """Reduction over the entries of a chunk: none keeps (K, B, H, A), sum and mean give (K, B)."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.min_std <= (float("inf") if self.max_std is None else self.max_std):

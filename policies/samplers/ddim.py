@@ -36,25 +36,10 @@ Prediction = Literal["v", "epsilon", "sample"]
 """What the network answers: velocity alpha * noise - sigma * clean, noise, or clean chunk."""
 
 
-def training_target(
-    prediction: Prediction, clean_BHA: Tensor, noise_BHA: Tensor, alpha: Tensor, sigma: Tensor
-) -> Tensor:
-    """What the network should answer at alpha * clean + sigma * noise; the shares broadcast to (B,
-    H, A)."""
-    match prediction:
-        case "v":
-            return alpha * noise_BHA - sigma * clean_BHA
-        case "epsilon":
-            return noise_BHA
-        case "sample":
-            return clean_BHA
-
-
 def clean_and_noise(
     prediction: Prediction, answer_BHA: Tensor, noisy_BHA: Tensor, alpha: Tensor, sigma: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Clean chunk and noise, each (B, H, A), that the network's answer means; inverse of
-    `training_target`.
+    """Clean chunk and noise, each (B, H, A), that the network's answer means.
 
     From noise, the clean chunk comes by a division by alpha, which is 5e-4 at the last of 100
     cosine levels: clip it.
@@ -163,29 +148,6 @@ def ddim_sample(
     return sample_BHA
 
 
-def ddpm_sample(
-    denoise: Denoise, noise_BHA: Tensor, timesteps: int, clip: float, generator: torch.Generator
-) -> Tensor:
-    """The clean chunk (B, H, A), normalised, by ancestral sampling over all levels (Ho et al.
-    2020)."""
-    from diffusers import DDPMScheduler
-
-    scheduler = DDPMScheduler(
-        timesteps,
-        beta_schedule="squaredcos_cap_v2",
-        prediction_type="v_prediction",
-        clip_sample_range=clip,
-    )
-    sample_BHA = noise_BHA
-    for timestep in scheduler.timesteps.tolist():
-        timestep_B = torch.full((noise_BHA.shape[0],), timestep, device=noise_BHA.device)
-        velocity_BHA = denoise(sample_BHA, timestep_B)
-        sample_BHA = scheduler.step(
-            velocity_BHA, timestep, sample_BHA, generator, return_dict=False
-        )[0]
-    return sample_BHA
-
-
 @dataclass(frozen=True)
 class DiffusionGrid(Grid):
     """Steps of DDPM, of DDIM, and of everything between (Song et al. 2021, equation 12)."""
@@ -258,9 +220,3 @@ def ddim_grid(
     return DiffusionGrid(
         timestep_K, *coefficients, clip=clip, prediction=prediction, renoise=renoise
     )
-
-
-def ddpm_grid(timesteps: int, clip: float, prediction: Prediction = "v") -> DiffusionGrid:
-    """Ancestral sampling over all levels of the cosine schedule (Ho et al. 2020), with the
-    posterior's variance."""
-    return ddim_grid(timesteps, timesteps, 1.0, clip, prediction, renoise=True)

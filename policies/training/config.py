@@ -25,9 +25,9 @@ class TrainingConfig:
     decay_fraction: float = 1 / 3
     """Last share of the updates, over which `plateau` falls."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Of AdamW: shares of the old means of gradient and squared gradient that an update keeps."""
+    """Decay rates of AdamW's running means of gradient and squared gradient."""
     weight_decay: float = 1e-6
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     decay: Literal["all", "matrices"] = "all"
     """Parameters that `weight_decay` falls on; `matrices` spares biases, norms, embeddings and
     positions."""
@@ -39,7 +39,7 @@ class TrainingConfig:
     ema_max: float = 0.9999
     """Upper bound of that share."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of the matrix products; weights stay float32. `auto` takes bf16 where the processor
+    """Precision of the matrix products; weights stay float32. `auto` takes bf16 where the processor
     multiplies it faster."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes CUDA when there is a device."""
@@ -58,4 +58,4 @@ class TrainingConfig:
     """Most wall-clock seconds for timing decode, collate and compute before the first update; 0
     skips it, as does a training of less than a hundred updates."""
     seed: int = 0
-    """Of initial weights, order of the data, noise and noise levels."""
+    """Seed of initial weights, order of the data, noise and noise levels."""

@@ -20,14 +20,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from policies.random_streams import PROCESS_SPACING, RandomStream
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-_PROCESS = 1 << 40
-"""Numbers of draws between two processes: above every update, below those that data split and
-validation draw by."""
 
 
 def is_main_process() -> bool:
@@ -74,7 +71,7 @@ def new_accelerator(device: torch.device, precision: str) -> Accelerator:
 
 def number_of_draw(step: int, process: int) -> int:
     """By which process number `process` draws the chance of update number `step`."""
-    return step + process * _PROCESS
+    return RandomStream.UPDATE + step + process * PROCESS_SPACING
 
 
 def share(rows: Any, process: int, processes: int) -> Any:

@@ -1,5 +1,5 @@
-"""Where the numbers of a training go: JSON lines always; TensorBoard and Weights & Biases when
-asked for.
+"""Logs the numbers of a training: JSON lines always; TensorBoard and Weights & Biases when asked
+for.
 
 Loggers are told of an entry after the checkpoint that holds it. A training that was killed goes on
 from its checkpoint, so none of them is told of a step twice; entries that no checkpoint held are
@@ -46,6 +46,12 @@ class Logger(Protocol):
         ...
 
 
+def write_json_lines(file: Path, entries: Sequence[Mapping[str, float]]) -> None:
+    """Replaces the file by one JSON object per entry and line."""
+    with explain_write_errors(file, "the curve was not saved"):
+        write_atomically(file, "".join(json.dumps(entry) + "\n" for entry in entries).encode())
+
+
 class JsonLines:
     """One JSON object per line, the file replaced whole.
 
@@ -66,10 +72,7 @@ class JsonLines:
 
     def flush(self) -> None:
         """Replaces the file."""
-        with explain_write_errors(self.file, "the loss curve was not saved"):
-            write_atomically(
-                self.file, "".join(json.dumps(entry) + "\n" for entry in self.entries).encode()
-            )
+        write_json_lines(self.file, self.entries)
 
     def close(self) -> None:
         """Does nothing: the file is whole after every `flush`."""

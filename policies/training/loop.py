@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.checkpoint import read_state, save_state
 from policies.training.config import TrainingConfig
 from policies.training.distributed import new_accelerator, number_of_draw, share
 from policies.training.health import LOOK_SECONDS, Sentinel
-from policies.training.loggers import CURVE, JsonLines, Logger, open_loggers
+from policies.training.loggers import CURVE, Logger, open_loggers
 from policies.training.optimizer import ema_decay, learning_rate, new_optimizer
 from policies.training.preflight import clock_time, preflight
+from policies.training.resumable_run import ResumableRun
 from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import Progress
@@ -112,21 +112,22 @@ def train(
         HandoffError: the training has died (see `policies.training.health`; nothing that is spoilt
             is saved), or the disk is full.
     """
-    run = _Run(config, model, identity, out, precision)
+    run = _Training(config, model, identity, out, precision)
     try:
-        run.begin(objective)
-        while run.step < config.steps:
-            run.update(objective)
-            if keep is not None and keep_every and run.step % keep_every == 0:
-                run.look()
+        with run.resumable.timed():
+            run.begin(objective)
+            while run.step < config.steps:
+                run.update(objective)
+                if keep is not None and keep_every and run.step % keep_every == 0:
+                    run.look()
+                    if run.writes:
+                        keep(run.step, run.average_state())
                 if run.writes:
-                    keep(run.step, run.average_state())
-            if run.writes:
-                progress(run.step, config.steps, run.note)
-        run.accelerator.wait_for_everyone()
+                    progress(run.step, config.steps, run.note)
+            run.accelerator.wait_for_everyone()
     finally:
         run.close()
-    return Trained(run.average_state(), run.last_loss, run.cpu_seconds())
+    return Trained(run.average_state(), run.last_loss, run.resumable.cpu_seconds())
 
 
 def resolve_device(device: str) -> torch.device:
@@ -212,8 +213,8 @@ class _Loss(nn.Module):
         return loss()
 
 
-class _Run:
-    """Everything that a checkpoint holds."""
+class _Training:
+    """The weights of a training, their average, and all else that its checkpoint holds."""
 
     def __init__(
         self,
@@ -223,7 +224,10 @@ class _Run:
         out: Path,
         precision: str = "fp32",
     ) -> None:
-        self.config, self.model, self.identity, self.out = config, model, identity, out
+        self.config = config
+        self.model = model
+        self.out = out
+        self.resumable = ResumableRun(out, identity, state=STATE, curve=CURVE, key="curve")
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters: list[Tensor] = list(self.named.values())
         self.accelerator = new_accelerator(self.parameters[0].device, precision)
@@ -232,27 +236,23 @@ class _Run:
         self.average = [parameter.detach().clone() for parameter in self.parameters]
         self.optimizer = new_optimizer(config, model)
         self.sentinel = Sentinel(self.named, self.optimizer)
-        self.lines = JsonLines(out / CURVE)
         self.loggers: list[Logger] = []
         self.step = 0
-        self.curve: list[dict[str, float]] = []
         self.sum = torch.zeros((), device=self.parameters[0].device)
         self.norm: Tensor | None = None
         self.note = ""
-        self.spent = 0.0
-        self.started = time.process_time()
         self.saved = self.began = self.looked = time.monotonic()
         self.began_at = self.told = 0
 
     @property
     def last_loss(self) -> float:
-        return self.curve[-1]["loss"]
+        return self.resumable.entries[-1]["loss"]
 
     def begin(self, objective: Objective[Any]) -> None:
         """Goes on from a checkpoint, or looks ahead where there is none."""
         self.resume()
         if self.writes:
-            self.loggers = [self.lines, *open_loggers(self.config, self.out, self.step)]
+            self.loggers = open_loggers(self.config, self.out, self.step)
         if self.step == 0:
             loss = partial(self._loss_of_share, objective)
             estimate = preflight(self.config, self.model, objective.batch, loss)
@@ -304,7 +304,8 @@ class _Run:
         self.looked = time.monotonic()
 
     def _mean_loss(self, total: Tensor) -> float:
-        updates = self.step - (int(self.curve[-1]["step"]) if self.curve else 0)
+        curve = self.resumable.entries
+        updates = self.step - (int(curve[-1]["step"]) if curve else 0)
         mean = float(total) / max(1, updates)
         if not np.isfinite(mean):
             raise HandoffError(
@@ -326,9 +327,9 @@ class _Run:
             "step": self.step,
             "loss": mean,
             "learning_rate": rate,
-            "cpu_seconds": round(self.cpu_seconds(), 3),
+            "cpu_seconds": round(self.resumable.cpu_seconds(), 3),
         }
-        self.curve.append(entry | {"gradient_norm": norm})
+        self.resumable.entries.append(entry | {"gradient_norm": norm})
         left = (
             (time.monotonic() - self.began)
             / (self.step - self.began_at)
@@ -352,25 +353,22 @@ class _Run:
         if not self.writes:
             return
         state = {
-            "identity": self.identity,
             "step": self.step,
-            "cpu_seconds": self.cpu_seconds(),
-            "curve": self.curve,
             "parameters": [parameter.detach() for parameter in self.parameters],
             "average": self.average,
             "optimizer": self.optimizer.state_dict(),
         }
-        save_state(self.out / STATE, state)
-        for entry in self.curve[self.told :]:
+        self.resumable.save(state)
+        for entry in self.resumable.entries[self.told :]:
             values = {name: value for name, value in entry.items() if name != "step"}
             for logger in self.loggers:
                 logger.log(int(entry["step"]), values)
         for logger in self.loggers:
             logger.flush()
-        self.told, self.saved = len(self.curve), time.monotonic()
+        self.told, self.saved = len(self.resumable.entries), time.monotonic()
 
     def resume(self) -> None:
-        state = read_state(self.out / STATE, self.identity)
+        state = self.resumable.resume()
         if state is None:
             return
         with torch.no_grad():
@@ -379,9 +377,8 @@ class _Run:
             ):
                 own.copy_(saved)
         self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.curve, self.spent = state["step"], state["curve"], state["cpu_seconds"]
-        self.began_at, self.told = self.step, len(self.curve)
-        self.lines = JsonLines(self.out / CURVE, self.curve)
+        self.step = state["step"]
+        self.began_at, self.told = self.step, len(self.resumable.entries)
         self.sentinel = Sentinel(self.named, self.optimizer, self.step)
 
     def _loss_of_share(self, objective: Objective[Any], rows: Any, step: int) -> Tensor:
@@ -390,6 +387,3 @@ class _Run:
 
     def average_state(self) -> dict[str, Tensor]:
         return self.model.state_dict() | dict(zip(self.named, self.average, strict=True))
-
-    def cpu_seconds(self) -> float:
-        return self.spent + time.process_time() - self.started

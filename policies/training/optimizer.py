@@ -1,4 +1,4 @@
-"""What an update does with the gradients: learning rate, weight decay, average of the weights.
+"""Turns gradients into updates: learning rate, weight decay, running mean of the weights.
 
 Weight decay by group follows diffusion_policy's transformer (`get_optim_groups`): matrices decay,
 biases, norms, embeddings and positions do not. nanoGPT, which tells them apart by their dimensions

@@ -20,11 +20,11 @@ class WorldModelSizes:
     recurrent: int = 256
     """Units that are handed from step to step."""
     hidden: tuple[int, ...] = (256,)
-    """Of every head."""
+    """Widths of the hidden layers of every head."""
     latents: int = 8
     """Categorical variables per step."""
     classes: int = 8
-    """Of each."""
+    """Classes of each categorical variable."""
     uniform: float = 0.01
     """Share of the uniform distribution in every categorical one, so that no class is ever ruled
     out (DreamerV3)."""
@@ -40,11 +40,13 @@ class WorldModelConfig:
     """Vectors that are seen and predicted: all that a policy will see in dreams, and what a picture
     is drawn from."""
     action_field: str = "action"
+    """Field that holds the action."""
     close_ups: tuple[tuple[str, float], ...] = ()
     """(field, scale): the networks are also shown tanh(field / scale), in its own unit: two
     centimetres are little of a vector that spans a table, but may be all that a contact is
     about."""
     sizes: WorldModelSizes = field(default_factory=WorldModelSizes)
+    """Sizes of the networks."""
     sequence: int = 16
     """Recorded steps per row of a batch; DreamerV2 50, of pictures, which tell less of a moment
     than vectors do."""
@@ -55,6 +57,7 @@ class WorldModelConfig:
     """Share of the divergence that moves the prediction towards what was seen, not the other way
     round (DreamerV2)."""
     kl_weight: float = 1.0
+    """Weight of the divergence between posterior and prior."""
     alone: float = 0.5
     """Weight of imagining a sequence from its first step alone, against what was recorded. A model
     that is only ever shown true states lets a hand sink into a table: once a little inside, nothing
@@ -91,18 +94,24 @@ class WorldModelCard:
     """What a saved world model says of itself."""
 
     version: int = 1
+    """Version of the card's layout; a reader refuses any other."""
     task: str
+    """Name of the task whose play was learned."""
     rate_hz: float
     """Steps per second."""
     observation: dict[str, FieldSpec]
     """Fields in the order of the vector."""
     action: FieldSpec
+    """Shape, unit and frame of an action."""
     action_low: tuple[float, ...]
     """(A,) least and greatest that was recorded: beyond them nothing is known, and dreams do not go
     there."""
     action_high: tuple[float, ...]
+    """Largest action per entry, (A,)."""
     close_ups: tuple[tuple[str, float], ...] = ()
+    """Entries observed a second time at another scale, by field, with the scale."""
     sizes: WorldModelSizes
+    """Sizes of the networks."""
     threshold: float
     """Probability from which a dream counts as solved."""
     training_data: str

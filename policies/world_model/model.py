@@ -46,7 +46,7 @@ LEAST_CHANGE = 1e-3
 """Deviation of a step's change that an entry which never changes is given [normalised]."""
 
 
-class CloseUp(NamedTuple):
+class ScaledFeature(NamedTuple):
     """A part of an observation vector that is shown at a scale of its own, too."""
 
     begin: int
@@ -102,10 +102,11 @@ class WorldModel(nn.Module):
         observation: int,
         action: int,
         sizes: WorldModelSizes,
-        close_ups: Sequence[CloseUp] = (),
+        close_ups: Sequence[ScaledFeature] = (),
     ) -> None:
         super().__init__()
-        self.sizes, self._close_ups = sizes, tuple(close_ups)
+        self.sizes = sizes
+        self._close_ups = tuple(close_ups)
         wide, drawn, hidden = sizes.recurrent, sizes.latents * sizes.classes, sizes.hidden
         self.drawn = drawn
         """Z."""
@@ -273,8 +274,8 @@ def likelihood_loss(
     """
     told = model.sequences(seen_BLO, action_BLA, draw)
     error = (told.foretold - seen_BLO[:, 1:]) / (noise * model.change)
-    towards_seen = divergence(told.posterior.detach(), told.prior).mean()
-    towards_prior = divergence(told.posterior, told.prior.detach()).mean()
+    towards_seen = categorical_divergence(told.posterior.detach(), told.prior).mean()
+    towards_prior = categorical_divergence(told.posterior, told.prior.detach()).mean()
     apart = balance * towards_seen + (1.0 - balance) * towards_prior
     loss = 0.5 * error.square().mean() + weight * apart / seen_BLO.shape[2]
     if alone > 0.0:
@@ -286,7 +287,7 @@ def likelihood_loss(
     return loss
 
 
-def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+def categorical_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     """KL of categorical variables (..., S, C), summed over S."""
     return (log_p.exp() * (log_p - log_q)).sum(dim=(-2, -1))
 
@@ -351,7 +352,7 @@ def load_world_model(path: Path) -> tuple[WorldModel, WorldModelCard, Tensor]:
 
 def close_ups_of(
     observation: Mapping[str, FieldSpec], named: Sequence[tuple[str, float]]
-) -> tuple[CloseUp, ...]:
+) -> tuple[ScaledFeature, ...]:
     """Where the fields of `WorldModelConfig.close_ups` stand in the vector.
 
     Raises:
@@ -367,7 +368,7 @@ def close_ups_of(
             raise HandoffError(
                 f"world model: close-up of '{name}' at {scale}, expected one of {sorted(parts)} and a positive scale."
             )
-    return tuple(CloseUp(*parts[name], scale) for name, scale in named)
+    return tuple(ScaledFeature(*parts[name], scale) for name, scale in named)
 
 
 def as_fields(observation: Mapping[str, FieldSpec], flat_NO: np.ndarray) -> Observation:

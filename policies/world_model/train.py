@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from policies.normalize import MomentStatistics
+from policies.random_streams import update_seed
 from policies.rewards.train_success_classifier import LabelledSteps, train_success
 from policies.training.loop import (
     STATE,
@@ -31,7 +32,7 @@ from policies.training.loop import (
     torch_threads,
     train,
 )
-from policies.training.loss_curve import draw_curve
+from policies.training.plots import draw_curve
 from policies.world_model.config import LATENT, WorldModelCard, WorldModelConfig
 from policies.world_model.model import (
     LEAST_CHANGE,
@@ -341,7 +342,7 @@ def _objective(
         return seen_BLO.to(device), action_BLA.to(device)
 
     def loss(rows: tuple[Tensor, Tensor], number: int) -> Tensor:
-        draw = torch.Generator(device).manual_seed((training.seed << 32) + number)
+        draw = torch.Generator(device).manual_seed(update_seed(training.seed, number))
         return likelihood_loss(
             model,
             *rows,

@@ -1,4 +1,4 @@
-"""The console as a web application: the page, its files, and where the websockets go."""
+"""Builds the console's web application: routes of the page, its files and its websockets."""
 
 from __future__ import annotations
 
@@ -11,70 +11,64 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from real.console.server import Console
+from real.console.server import ConsoleServer
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.websockets import WebSocket
 
 STATIC = Path(__file__).parent / "static"
 
 
-def application(console: Console) -> FastAPI:
-    """The web application around a console."""
-    from fastapi import FastAPI, WebSocket
-    from fastapi.responses import FileResponse, Response
-    from fastapi.staticfiles import StaticFiles
+def application(console: ConsoleServer) -> Starlette:
+    """The web application that serves a console."""
+    from starlette.applications import Starlette
+    from starlette.responses import FileResponse, Response
+    from starlette.routing import Mount, Route, WebSocketRoute
+    from starlette.staticfiles import StaticFiles
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        clockwork = asyncio.create_task(console.clockwork())
-        clockwork.add_done_callback(_never_without)
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        control = asyncio.create_task(console.run_control())
+        control.add_done_callback(_end_without_control)
         yield
-        clockwork.cancel()
+        control.cancel()
 
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-
-    async def index() -> FileResponse:
+    async def index(_: Request) -> FileResponse:
         return FileResponse(STATIC / "index.html", headers=_HEADERS)
 
-    async def page(websocket: WebSocket) -> None:
-        await console.page(websocket)
-
-    async def robot(websocket: WebSocket) -> None:
-        await console.robot(websocket)
-
-    async def scene(key: str) -> Response:
+    async def scene(request: Request) -> Response:
         try:
             return Response(
-                await console.door.page(key),
+                await console.scene_proxy.page(request.path_params["key"]),
                 media_type="text/html",
                 headers={"Cache-Control": "no-store"},
             )
         except HandoffError:
             return Response(status_code=404)
 
-    async def scene_socket(websocket: WebSocket, key: str) -> None:
-        await console.door.socket(key, websocket)
+    async def scene_socket(websocket: WebSocket) -> None:
+        await console.scene_proxy.socket(websocket.path_params["key"], websocket)
 
-    # `from __future__ import annotations` and imports inside functions: FastAPI could not find the
-    # type by its name.
-    page.__annotations__ = robot.__annotations__ = {"websocket": WebSocket}
-    scene_socket.__annotations__ = {"websocket": WebSocket, "key": str}
-    app.add_api_route("/", index, include_in_schema=False, response_model=None)
-    app.add_api_route("/scene/{key}/", scene, include_in_schema=False, response_model=None)
-    app.add_api_websocket_route("/scene/{key}", scene_socket)
-    app.add_api_websocket_route("/page", page)
-    app.add_api_websocket_route("/robot", robot)
-    app.mount("/static", StaticFiles(directory=STATIC))
-    return app
+    return Starlette(
+        lifespan=lifespan,
+        routes=[
+            Route("/", index),
+            Route("/scene/{key}/", scene),
+            WebSocketRoute("/scene/{key}", scene_socket),
+            WebSocketRoute("/page", console.page),
+            WebSocketRoute("/robot", console.robot),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+    )
 
 
-def _never_without(clockwork: asyncio.Task[None]) -> None:
-    """A server that does not watch the time any more must not look as if it did: it dies, and is
-    started again."""
-    if not clockwork.cancelled():
-        traceback.print_exception(clockwork.exception())
+def _end_without_control(control: asyncio.Task[None]) -> None:
+    """Kills the server if the task that runs its watchdog has failed; it is then started again."""
+    if not control.cancelled():
+        traceback.print_exception(control.exception())
         os.kill(os.getpid(), signal.SIGKILL)
 
 

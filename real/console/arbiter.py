@@ -1,21 +1,18 @@
-"""Who has the arm, what they ask for, and when it must hold still: the console without its wires.
+"""Decides who controls the arm, what it is commanded to do, and when it must hold still.
 
-One rule covers all that can go wrong: it ends in HOLD, and somebody who is present has to say
-`go on`. The page is hidden or closed, its words stop coming for longer than the watchdog, control
-changes hands, a stranger shows a wrong token, somebody floods the line: who can reach the console
-can stop the arm, and only who holds control can move it.
+One rule covers every failure: it ends in HOLD, and a person who is present has to say `go on`. The
+page is hidden or closed, its messages stop for longer than the watchdog allows, control passes to
+another person, a stranger shows a wrong token, a page sends too many messages. Everybody who can
+reach the console can stop the arm; only the person in control can move it.
 
-Time is an argument, so everything here can be worked by hand in a test.
+Nothing here does I/O and time is an argument, so a test can work every case by hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from real.console.bindings import (
     END,
@@ -28,130 +25,124 @@ from real.console.bindings import (
     Inputs,
     RefusedBindingError,
 )
-from real.teleop.takeover import Hand
+from real.console.commands import STILL, ControlCommand, Mode
+from real.teleop.takeover import HandInput
 from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Label
 
 Log = Callable[[str, str, Mapping[str, Any]], None]
-"""Writes an action down: who, what, details."""
-
-STILL = Hand(False, np.zeros(6), 0)
-
-
-class Mode(StrEnum):
-    """Who moves the arm."""
-
-    POLICY = "policy"
-    PERSON = "person"
-    HOLD = "hold"
-    STOP = "stop"
+"""Writes an action to the audit log: who, what, details."""
 
 
 @config
-class DeskConfig:
-    """How long things may take."""
+class ArbiterConfig:
+    """Time limits of the control arbiter."""
 
     watchdog: float = 0.15
-    """Silence of whoever holds control after which the arm holds still [s]."""
+    """Longest time without a message from the page in control before the arm holds still [s]."""
     undo: float = 1.5
-    """Time in which a label can be taken back; the arm holds still so long [s]. The same key again
-    does not wait."""
+    """Time in which a label can be taken back, and for which the arm holds still [s]. Giving the
+    same label again makes it count at once."""
     messages: int = 300
-    """Messages of one page per second, above which it is shut out."""
+    """Highest number of messages per second from one page before it is disconnected [1/s]."""
 
 
 @dataclass
 class Person:
-    """One page that is open."""
+    """A person at an open page."""
 
     name: str
     address: str
-    seen: float
-    """When it last said anything [s]."""
+    last_heard: float
+    """Time of the page's last inputs [s]."""
     visible: bool = True
+    """Whether the browser shows the page."""
     down: frozenset[str] = frozenset()
     """Actions whose keys or buttons are down."""
-    hand: Hand = STILL
-    """What its newest inputs come to."""
+    hand: HandInput = STILL
+    """Motion that the newest inputs ask for."""
     sequence: int = -1
-    """Number of its newest inputs."""
-    counted_from: float = 0.0
-    counted: int = 0
-
-
-class Command(NamedTuple):
-    """What the robot's side is to do now."""
-
-    mode: Mode
-    hand: Hand
-    """Of the person, in mode PERSON."""
-    person: str
-    """Who holds control; empty without anybody."""
-    sequence: int
-    """Number of the inputs behind it."""
-    label: Label
-    said: int
-    """Number of the label, from 1: one that is new is to be taken once. 0: none was said yet."""
+    """Number of the newest inputs."""
+    window_start: float = 0.0
+    """Start of the second in which messages are being counted [s]."""
+    window_messages: int = 0
+    """Messages in that second."""
 
 
 @dataclass
-class _Said:
+class _PendingLabel:
+    """A label that can still be taken back."""
+
     label: Label
     person: str
     until: float
-    go_on: bool = True
-    """Whether the arm goes on by itself once the label counts."""
+    """Time at which the label counts [s]."""
+    resume: bool = True
+    """Whether the arm resumes once the label counts."""
 
 
 class FloodedError(HandoffError):
-    """A page sent more than it may."""
+    """A page sent more messages than `ArbiterConfig.messages` allows."""
 
 
-class Desk:
-    """The console's state.
+class ControlArbiter:
+    """State of the console: the people at it, the one in control, the mode and the last label.
 
     Args:
-        config: times.
-        bindings: of keys and buttons.
-        log: where every action goes.
-        now: time [s].
+        config: time limits.
+        bindings: map from keys and buttons to actions.
+        log: called with every action, before anybody is told that it happened.
+        now: returns the time [s].
     """
 
     def __init__(
-        self, config: DeskConfig, bindings: Bindings, log: Log, now: Callable[[], float]
+        self, config: ArbiterConfig, bindings: Bindings, log: Log, now: Callable[[], float]
     ) -> None:
-        self.config, self.bindings, self._log, self._now = config, bindings, log, now
+        self.config = config
+        self.bindings = bindings
+        self._log = log
+        self._now = now
         self.people: dict[int, Person] = {}
+        """People by the numbers of their pages."""
         self.controller: int | None = None
+        """Number of the page in control."""
         self.asking: int | None = None
-        """Who would like to have control."""
-        self.mode, self.why = Mode.HOLD, "nobody has said go on yet"
+        """Number of the page that asks for control."""
+        self.mode = Mode.HOLD
+        self.why = "nobody has said go on yet"
+        """Cause of the mode HOLD or STOP, for the pages."""
         self.robot = False
-        """Whether a robot's side is connected."""
-        self._hand, self._device = STILL, STILL
-        self._pending: _Said | None = None
-        self._label, self._said = Label.NONE, 0
-        self._let_go = True
-        """Nothing that moves is down since the arm held still last."""
-        self._next = 1
+        """Whether the robot's process is connected."""
+        self._hand = STILL
+        self._device_hand = STILL
+        self._pending: _PendingLabel | None = None
+        self._label = Label.NONE
+        self._label_number = 0
+        self._released = True
+        """Whether every input that moves the arm was released since the arm last held still."""
+        self._next_number = 1
 
     def join(self, name: str, address: str) -> int:
-        """A page with the right token; returns its number. The first one gets control."""
-        number, self._next = self._next, self._next + 1
+        """Adds a page that showed the right token, and returns its number.
+
+        The first page gets control.
+        """
+        number = self._next_number
+        self._next_number += 1
         self.people[number] = Person(name or f"page {number}", address, self._now())
         self._log(self.people[number].name, "joined", {"address": address})
         if self.controller is None:
-            self._control(number)
+            self._take_control(number)
         return number
 
     def refuse(self, address: str, why: str) -> None:
-        """Somebody came to the door who may not come in."""
+        """Notes that a connection was refused, and holds the arm."""
         self._log(address, "refused", {"why": why})
         self.hold(f"somebody at {address} was refused: {why}")
 
     def leave(self, number: int, why: str) -> None:
-        """A page is gone."""
+        """Removes a page; the arm holds still if it was in control."""
         person = self.people.pop(number, None)
         if person is None:
             return
@@ -163,55 +154,68 @@ class Desk:
             self.hold(f"{person.name}'s page is gone: {why}")
 
     def count(self, number: int) -> None:
-        """A message came from a page.
+        """Counts a message of a page.
 
         Raises:
-            FloodedError: it sends too many.
+            FloodedError: the page sends more messages per second than allowed.
         """
-        person, now = self.people[number], self._now()
-        if now - person.counted_from >= 1.0:
-            person.counted_from, person.counted = now, 0
-        person.counted += 1
-        if person.counted > self.config.messages:
-            self._log(person.name, "flooded", {"messages": person.counted})
-            self.hold(f"{person.name}'s page flooded the line")
+        person = self.people[number]
+        now = self._now()
+        if now - person.window_start >= 1.0:
+            person.window_start = now
+            person.window_messages = 0
+        person.window_messages += 1
+        if person.window_messages > self.config.messages:
+            self._log(person.name, "flooded", {"messages": person.window_messages})
+            self.hold(f"{person.name}'s page sent too many messages")
             raise FloodedError(
                 f"{person.name}: more than {self.config.messages} messages in a second."
             )
 
     def inputs(self, number: int, inputs: Inputs, sequence: int, visible: bool) -> None:
-        """A page tells what is down now; its heartbeat, too."""
+        """Takes a page's inputs, which are its heartbeat as well.
+
+        Args:
+            number: of the page.
+            inputs: all keys, axes and buttons at this moment.
+            sequence: number of the inputs, counted by the page.
+            visible: whether the browser shows the page.
+        """
         person = self.people[number]
-        person.seen, person.sequence = self._now(), sequence
-        pressed = self.bindings.down(inputs) - person.down
-        person.down = self.bindings.down(inputs)
-        hidden, person.visible = person.visible and not visible, visible
+        person.last_heard = self._now()
+        person.sequence = sequence
+        down = self.bindings.down(inputs)
+        pressed = down - person.down
+        person.down = down
+        hidden = person.visible and not visible
+        person.visible = visible
+        # A page without control can stop the arm, and nothing else.
         if number != self.controller:
-            if pressed & {HOLD}:
+            if HOLD in pressed:
                 self.press(number, HOLD)
             return
         if hidden:
             self.hold(f"{person.name}'s page is hidden")
         person.hand = self.bindings.hand(inputs)
-        hand = self._together(person.hand)
-        # First what stops, then what moves.
+        hand = self._merged(person.hand)
+        # Actions that stop the arm come before those that move it.
         for action in sorted(pressed - MOVING, key=lambda action: action != HOLD):
             self.press(number, action)
         self._move(person, hand)
 
-    def device(self, hand: Hand) -> None:
-        """What a device at the server, such as a SpaceMouse, tells of the hand of whoever has
+    def device(self, hand: HandInput) -> None:
+        """Takes the input of a device at the server, such as a SpaceMouse, for whoever is in
         control."""
-        self._device = hand
+        self._device_hand = hand
         if self.controller is not None:
             person = self.people[self.controller]
-            self._move(person, self._together(person.hand))
+            self._move(person, self._merged(person.hand))
 
     def press(self, number: int, action: str) -> None:
-        """A page asks for something that is no motion: a label, undo, hold still, go on, the end.
+        """Takes an action of a page that moves nothing: a label, undo, hold still, go on, the end.
 
         Raises:
-            HandoffError: no such action.
+            HandoffError: unknown action.
         """
         person = self.people[number]
         if action == HOLD:
@@ -219,34 +223,37 @@ class Desk:
         elif number != self.controller:
             self._log(person.name, "not in control", {"asked for": action})
         elif action in LABELS:
-            self._say(person, LABELS[action])
+            self._give_label(person, LABELS[action])
         elif action == UNDO:
             self._undo(person)
         elif action == RESUME:
             self._resume(person)
         elif action == END:
             self._log(person.name, "ended the session", {})
-            self.mode, self.why, self._hand = Mode.STOP, f"{person.name} ended the session", STILL
+            self.mode = Mode.STOP
+            self.why = f"{person.name} ended the session"
+            self._hand = STILL
         else:
             raise HandoffError(f"console: '{action}' cannot be pressed. A page of another version?")
 
     def claim(self, number: int, *, force: bool) -> None:
-        """A page wants control; with `force` it takes it, which holds the arm still."""
+        """A page asks for control; with `force` it takes control, which holds the arm still."""
         person = self.people[number]
         if self.controller == number:
             return
         if self.controller is None or force:
-            self._control(number)
+            self._take_control(number)
             return
         self.asking = number
         self._log(person.name, "asked for control", {"of": self.people[self.controller].name})
 
     def give(self, number: int) -> None:
-        """Whoever has control hands it to who asked; without anybody who did it is let go."""
+        """The page in control passes control to the page that asked for it; if none did, nobody is
+        in control and the arm holds still."""
         if number != self.controller:
             return
         if self.asking is not None:
-            self._control(self.asking)
+            self._take_control(self.asking)
             return
         name = self.people[number].name
         self.controller = None
@@ -254,72 +261,79 @@ class Desk:
         self.hold(f"{name} gave control up")
 
     def bind(self, number: int, action: str, name: str, *, swap: bool = False) -> None:
-        """Whoever has control binds an input anew, while the arm holds still.
+        """The page in control binds an input to an action, while the arm holds still.
 
         Args:
             number: of the page.
             action: to be bound.
             name: of the input.
-            swap: whether an action that has the input gets the other's inputs for it.
+            swap: whether an action that already has the input gets the other action's inputs.
 
         Raises:
-            RefusedBindingError: somebody else asks, the arm moves, or the map does not allow it;
-            nothing changes. HandoffError: no such action or input.
+            RefusedBindingError: the page is not in control, the arm may move, or the map does not
+                allow it; nothing changes.
+            HandoffError: unknown action or input.
         """
         details = {"action": action, "input": name, "swap": swap}
-        self._bind(number, details, lambda: self.bindings.bound(action, name, swap=swap))
+        self._rebind(number, details, lambda: self.bindings.bound(action, name, swap=swap))
 
     def restore(self, number: int) -> None:
-        """Whoever has control brings the default bindings back, while the arm holds still.
+        """The page in control restores the default bindings, while the arm holds still.
 
         Raises:
-            RefusedBindingError: somebody else asks, or the arm moves; nothing changes.
+            RefusedBindingError: the page is not in control, or the arm may move; nothing changes.
         """
-        self._bind(number, {"action": "all", "input": "defaults"}, self.bindings.restored)
+        self._rebind(number, {"action": "all", "input": "defaults"}, self.bindings.restored)
 
-    def robot_here(self, here: bool, about: str) -> None:
-        """The robot's side came or went."""
-        self._log("robot", "connected" if here else "lost", {"about": about})
-        self.robot = here
-        self._pending, self._label, self._said = None, Label.NONE, 0
-        if self.mode is Mode.STOP and here:
+    def robot_connected(self, connected: bool, about: str) -> None:
+        """The robot's process connected or disconnected; `about` names its task."""
+        self._log("robot", "connected" if connected else "lost", {"about": about})
+        self.robot = connected
+        self._pending = None
+        self._label = Label.NONE
+        self._label_number = 0
+        if self.mode is Mode.STOP and connected:
             self.mode = Mode.HOLD
-        self.hold("the robot's side is new" if here else "the robot's side is gone")
+        self.hold("the robot's side is new" if connected else "the robot's side is gone")
 
     def hold(self, why: str) -> None:
-        """The arm holds still until somebody says go on."""
+        """Holds the arm still until the person in control says `go on`."""
         if self.mode in (Mode.POLICY, Mode.PERSON):
             self._log("console", "hold", {"why": why})
             self.mode = Mode.HOLD
         if self.mode is Mode.HOLD:
             self.why = why
         if self._pending is not None:
-            self._pending.go_on = False
-        self._hand, self._let_go = STILL, False
+            self._pending.resume = False
+        self._hand = STILL
+        self._released = False
 
     def tick(self) -> None:
-        """Time has passed: watchdog and undo. Call it a hundred times a second."""
+        """Checks the watchdog and the pending label; to be called a hundred times per second."""
         now = self._now()
         if self.mode in (Mode.POLICY, Mode.PERSON):
             person = None if self.controller is None else self.people[self.controller]
             if person is None:
                 self.hold("nobody has control")
-            elif now - person.seen > self.config.watchdog:
+            elif now - person.last_heard > self.config.watchdog:
                 self.hold(
-                    f"{person.name}'s page fell silent for {1e3 * (now - person.seen):.0f} ms"
+                    f"{person.name}'s page fell silent for {1e3 * (now - person.last_heard):.0f} ms"
                 )
         if self._pending is not None and now >= self._pending.until:
             self._commit()
 
-    def command(self) -> Command:
-        """What the robot's side is to do now."""
+    def command(self) -> ControlCommand:
+        """The command to the robot's process at this moment."""
         person = None if self.controller is None else self.people[self.controller]
         name, sequence = ("", -1) if person is None else (person.name, person.sequence)
-        return Command(self.mode, self._hand, name, sequence, self._label, self._said)
+        return ControlCommand(
+            self.mode, self._hand, name, sequence, self._label, self._label_number
+        )
 
-    def shown(self) -> dict[str, Any]:
-        """What every page shows."""
-        pending, now = self._pending, self._now()
+    def page_state(self) -> dict[str, Any]:
+        """State that every page shows, as plain values for JSON."""
+        pending = self._pending
+        now = self._now()
         names = {number: person.name for number, person in self.people.items()}
         return {
             "mode": self.mode.value,
@@ -335,46 +349,48 @@ class Desk:
             "label": self._label.name.lower(),
         }
 
-    def _bind(
-        self, number: int, details: Mapping[str, Any], changed: Callable[[], Bindings]
+    def _rebind(
+        self, number: int, details: Mapping[str, Any], make: Callable[[], Bindings]
     ) -> None:
-        """Takes a new map, or writes down why not."""
+        """Replaces the map by the one that `make` returns, or logs why it was refused."""
         name = self.people[number].name
         try:
             if number != self.controller or self.mode is not Mode.HOLD:
                 raise RefusedBindingError(
                     "Keys change only while the arm holds still, by whoever has control."
                 )
-            self.bindings = changed()
+            self.bindings = make()
         except RefusedBindingError as refused:
             self._log(name, "not bound", {**details, "mode": self.mode.value, "why": str(refused)})
             raise
-        self._let_go = False
+        self._released = False
         self._log(name, "bound", details)
 
-    def _together(self, hand: Hand) -> Hand:
-        """The page's hand, or that of the device where the page has none; notes when both have let
-        go."""
-        together = hand if hand.engaged else self._device
-        self._let_go |= not together.engaged
-        return together
+    def _merged(self, hand: HandInput) -> HandInput:
+        """The page's input, or the device's if the page moves nothing; notes when both are
+        released."""
+        merged = hand if hand.engaged else self._device_hand
+        self._released |= not merged.engaged
+        return merged
 
-    def _move(self, person: Person, hand: Hand) -> None:
+    def _move(self, person: Person, hand: HandInput) -> None:
         if self.mode not in (Mode.POLICY, Mode.PERSON):
             return
-        engaged = hand.engaged and self._let_go
+        engaged = hand.engaged and self._released
         if engaged != (self.mode is Mode.PERSON):
             self._log(person.name, "took the arm over" if engaged else "gave the arm back", {})
-        self.mode, self._hand = (Mode.PERSON, hand) if engaged else (Mode.POLICY, STILL)
+        self.mode = Mode.PERSON if engaged else Mode.POLICY
+        self._hand = hand if engaged else STILL
 
-    def _control(self, number: int) -> None:
+    def _take_control(self, number: int) -> None:
         before = None if self.controller is None else self.people[self.controller].name
-        self.controller, self.asking = number, None
+        self.controller = number
+        self.asking = None
         name = self.people[number].name
         self._log(name, "has control", {"before": before})
         self.hold(f"{name} has control now" if before else "nobody has said go on yet")
 
-    def _say(self, person: Person, label: Label) -> None:
+    def _give_label(self, person: Person, label: Label) -> None:
         if not self.robot or self.mode is Mode.STOP:
             self._log(
                 person.name,
@@ -389,7 +405,7 @@ class Desk:
             return
         self._pending = None
         self.hold(f"{person.name} said {label.name.lower()}")
-        self._pending = _Said(label, person.name, self._now() + self.config.undo)
+        self._pending = _PendingLabel(label, person.name, self._now() + self.config.undo)
 
     def _undo(self, person: Person) -> None:
         if self._pending is None:
@@ -400,15 +416,20 @@ class Desk:
         self.why = f"{person.name} took the label back"
 
     def _commit(self) -> None:
-        """The label counts from now on; the arm goes on if who said it is still there."""
-        said, self._pending = self._pending, None
-        assert said is not None
-        self._label, self._said = said.label, self._said + 1
+        """Makes the pending label count; the arm resumes if the person in control is present."""
+        pending = self._pending
+        assert pending is not None
+        self._pending = None
+        self._label = pending.label
+        self._label_number += 1
         self._log(
-            said.person, "label counts", {"label": said.label.name.lower(), "number": self._said}
+            pending.person,
+            "label counts",
+            {"label": pending.label.name.lower(), "number": self._label_number},
         )
-        if self.mode is Mode.HOLD and said.go_on and self._present():
-            self.mode, self.why = Mode.POLICY, ""
+        if self.mode is Mode.HOLD and pending.resume and self._controller_present():
+            self.mode = Mode.POLICY
+            self.why = ""
 
     def _resume(self, person: Person) -> None:
         if self.mode is not Mode.HOLD or self._pending is not None:
@@ -417,10 +438,11 @@ class Desk:
             self.why = "there is no robot yet" if not self.robot else "the page is hidden"
             return
         self._log(person.name, "said go on", {})
-        self.mode, self.why = Mode.POLICY, ""
+        self.mode = Mode.POLICY
+        self.why = ""
 
-    def _present(self) -> bool:
+    def _controller_present(self) -> bool:
         if self.controller is None:
             return False
         person = self.people[self.controller]
-        return person.visible and self._now() - person.seen <= self.config.watchdog
+        return person.visible and self._now() - person.last_heard <= self.config.watchdog

@@ -1,5 +1,5 @@
-"""Every action at the console, on the disk before anybody is told that it happened: one line of
-JSON each."""
+"""Writes every action at the console to disk, one line of JSON each, before anybody is told of
+it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any
 
 
 class AuditLog:
-    """Appends lines; safe to call from several threads. A line that a crash cut short is closed by
-    the next start.
+    """An append-only log, safe to call from several threads.
+
+    A line that a crash cut short is ended when the log is opened again.
 
     Args:
         path: of the file; its folder is made.
@@ -29,7 +30,7 @@ class AuditLog:
             os.write(self._descriptor, b"\n")
 
     def __call__(self, who: str, what: str, details: Mapping[str, Any]) -> None:
-        """Writes one action down and waits for the disk."""
+        """Writes one action and waits for the disk."""
         line = {
             "time": time.time(),
             "monotonic": time.monotonic(),
@@ -47,7 +48,7 @@ class AuditLog:
 
 
 def read_audit(path: Path) -> list[dict[str, Any]]:
-    """All lines that are whole, in their order."""
+    """The actions in a log, in order; lines that a crash cut short are left out."""
     lines = []
     for line in path.read_text().splitlines():
         try:

@@ -1,15 +1,15 @@
-"""Which key, axis or button does what: one map for the page, the server and the documentation.
+"""Maps keys, axes and buttons to actions: one map for the page, the server and the documentation.
 
-The page sends what is down now, never what happened: a set of keys by their place on the keyboard
-(`KeyW` is where W is on an American one), a gamepad's axes and buttons in the standard layout of
-browsers, the deflection of the stick on the screen. Everything else is worked out here, so a lost
+The page sends the inputs that are down at a moment, never events: the codes of the keys (`KeyW` is
+the key at W's place on an American keyboard), a gamepad's axes and buttons in the standard layout
+of browsers, the deflection of the stick on the screen. The actions are derived here, so a lost
 message cannot leave a key down for ever.
 
-Defaults follow LeRobot where it has any: arrows move, S and Q tell success and failure, R drops the
-episode, the right shoulder button of a gamepad is the dead-man.
+Defaults follow LeRobot where it has any: arrows move, S and Q label success and failure, R drops
+the episode, the right shoulder button of a gamepad is the dead-man switch.
 
-Escape holds the arm still on every map, and every map has a key for holding still, undo, success
-and failure: a map without them is refused wherever it comes from.
+Escape holds the arm still on every map, and every map has a key for hold still, undo, success and
+failure: a map without them is refused, wherever it comes from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from real.teleop.spacemouse import with_dead_zone
-from real.teleop.takeover import Hand
+from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
 
@@ -41,11 +41,13 @@ MOVES: dict[str, tuple[int, float]] = {
     "turn left": (5, 1.0),
     "turn right": (5, -1.0),
 }
-"""Entry of the twist in the person's axes (forward, left, up, and rotation about these) and its
-sign."""
+"""Entry of the twist, in the person's axes (forward, left, up, and rotation about these), and its
+sign, by action."""
 GRIPS = {"close hand": -1, "open hand": 1}
+"""Gripper command, -1 close or 1 open, by action."""
 DEAD_MAN = "hold the arm"
-"""Takes the arm over and moves nothing; a gamepad's axes count only while it is down."""
+"""Action that takes the arm over and moves nothing; a gamepad's axes count only while it is
+down."""
 MOVING = frozenset((DEAD_MAN, *MOVES, *GRIPS))
 """Actions that take the arm over."""
 LABELS = {
@@ -54,13 +56,18 @@ LABELS = {
     "redo": Label.REDO,
     "discard": Label.DISCARD,
 }
-UNDO, HOLD, RESUME, END = "undo", "hold still", "go on", "end session"
+"""Labels of the episode, by action."""
+UNDO = "undo"
+HOLD = "hold still"
+RESUME = "go on"
+END = "end session"
 ACTIONS = (*MOVES, *GRIPS, DEAD_MAN, *LABELS, UNDO, HOLD, RESUME, END)
+"""All actions, in the order of the page."""
 STOP_KEY = "key Escape"
-"""Input that holds the arm still on every map; on the page it also cancels, so nothing else may
-have it."""
+"""Input that holds the arm still on every map. On the page it also cancels dialogs, so it cannot be
+bound to another action."""
 FOCUS_KEY = "key Tab"
-"""Input that no action may have: it moves between the page's controls."""
+"""Input that cannot be bound: it moves the focus between the page's controls."""
 NEEDED = (HOLD, UNDO, "success", "failure")
 """Actions that have a key on every map."""
 
@@ -90,36 +97,40 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "end session": ("key End",),
 }
 """Inputs of every action: `key <code>`, `button <number>`, `axis <number><sign>`."""
-MOST_KEYS, MOST_AXES, MOST_BUTTONS = 32, 16, 32
-"""That a page may send."""
+MOST_KEYS = 32
+"""Largest number of keys in a page's message."""
+MOST_AXES = 16
+"""Largest number of axes in a page's message."""
+MOST_BUTTONS = 32
+"""Largest number of buttons in a page's message."""
 _INPUT = re.compile(r"key [A-Za-z0-9]{1,24}|button \d{1,2}|axis \d{1,2}[+-]")
 _ARROWS = {"ArrowUp": "↑", "ArrowDown": "↓", "ArrowLeft": "←", "ArrowRight": "→"}
 _DOWN = 0.5
-"""Value of a button, which may be a trigger, from which on it is down."""
+"""Value of a button, which may be a trigger, above which it is down."""
 
 
 class Inputs(NamedTuple):
-    """What a person's devices say at one moment."""
+    """The state of a page's keys, gamepad and screen controls at one moment."""
 
     keys: frozenset[str] = frozenset()
     """Codes of the keys that are down."""
     axes: tuple[float, ...] = ()
-    """Of the gamepad, in [-1, 1]; right and down are positive."""
+    """Axes of the gamepad, in [-1, 1]; right and down are positive."""
     buttons: tuple[float, ...] = ()
-    """Of the gamepad, in [0, 1]."""
+    """Buttons of the gamepad, in [0, 1]."""
     held: frozenset[str] = frozenset()
     """Actions whose buttons on the screen are down."""
     stick: tuple[float, float, float, float] | None = None
-    """Deflection of the stick on the screen: forward, left, up, turn left, in [-1, 1]; None: nobody
-    touches it."""
+    """Deflection of the stick on the screen: forward, left, up, turn left, in [-1, 1]; None if
+    nobody touches it."""
 
 
 class RefusedBindingError(HandoffError):
-    """An input that an action may not have. Its text is a sentence for the page.
+    """A binding that is not allowed; the message is a sentence for the page.
 
     Args:
-        why: see above.
-        swap: whether the two actions that want the input may exchange their inputs.
+        why: the message.
+        swap: whether the two actions that claim the input may exchange their inputs.
     """
 
     def __init__(self, why: str, *, swap: bool = False) -> None:
@@ -128,15 +139,15 @@ class RefusedBindingError(HandoffError):
 
 
 class Bindings:
-    """The map, and what inputs come to under it.
+    """A map from inputs to actions, and the actions and motion that inputs ask for under it.
 
     Args:
-        inputs: per action its inputs; actions that are left out keep their defaults.
-        dead_zone: deflection of an axis that counts as none.
+        inputs: inputs by action; actions that are left out keep their defaults.
+        dead_zone: deflection of an axis, in [0, 1], below which it counts as centred.
 
     Raises:
-        HandoffError: an unknown action or input, one input for two actions, Escape for anything but
-            'hold still', Tab for anything, or no key for an action that needs one.
+        HandoffError: an unknown action or input, one input for two actions, Escape for another
+            action than 'hold still', Tab for any action, or no key for an action of `NEEDED`.
     """
 
     def __init__(
@@ -147,7 +158,7 @@ class Bindings:
         }
         self._dead_zone = dead_zone
         self._live: set[str] = set()
-        """Axes that have been at rest since the dead-man went down."""
+        """Axes that have been centred since the dead-man switch went down."""
         unknown = sorted(set(inputs or {}) - set(ACTIONS))
         if unknown:
             raise HandoffError(
@@ -156,12 +167,13 @@ class Bindings:
         _check(self.inputs)
 
     def bound(self, action: str, name: str, *, swap: bool = False) -> Bindings:
-        """A map in which `name` does `action`; the action's other inputs of that kind are let go.
+        """A map in which the input `name` does `action`, in place of the action's other inputs of
+        that kind.
 
         Args:
             action: to be bound.
             name: of the input.
-            swap: whether an action that has the input gets those that are let go.
+            swap: whether an action that has the input gets the inputs it replaces.
 
         Raises:
             RefusedBindingError: the input is reserved, or another action has it.
@@ -181,16 +193,20 @@ class Bindings:
             raise RefusedBindingError(
                 f"{_spoken(name)} is Hold still, which gives nothing away. Choose another."
             )
+        # The new input replaces the action's inputs of the same kind: key, button or axis.
         kind = name.split(" ")[0]
-        leaves = [
-            one
-            for one in self.inputs[action]
-            if one.startswith(kind) and one not in (name, STOP_KEY)
+        current = self.inputs[action]
+        replaced = [
+            bound for bound in current if bound.startswith(kind) and bound not in (name, STOP_KEY)
         ]
-        stays = [one for one in self.inputs[action] if one not in (name, *leaves)]
-        changed = {**self.inputs, action: (name, *stays)}
+        kept = [bound for bound in current if bound not in (name, *replaced)]
+        changed = {**self.inputs, action: (name, *kept)}
+        # An action that has the input gets the replaced inputs for it, if the person agrees.
         if holder is not None:
-            changed[holder] = (*leaves, *(one for one in self.inputs[holder] if one != name))
+            changed[holder] = (
+                *replaced,
+                *(bound for bound in self.inputs[holder] if bound != name),
+            )
             if holder in NEEDED and not _has_key(changed[holder]):
                 raise RefusedBindingError(
                     f"{_spoken(name)} is {holder.capitalize()}, which would be left without a key. Choose another."
@@ -206,7 +222,7 @@ class Bindings:
         return Bindings(dead_zone=self._dead_zone)
 
     def down(self, inputs: Inputs) -> frozenset[str]:
-        """Actions whose inputs are down now; an axis is none of them."""
+        """Actions whose keys or buttons are down; axes do not count."""
         names = {f"key {key}" for key in inputs.keys}
         names |= {
             f"button {number}" for number, value in enumerate(inputs.buttons) if value > _DOWN
@@ -216,12 +232,12 @@ class Bindings:
             | inputs.held
         )
 
-    def hand(self, inputs: Inputs) -> Hand:
-        """What the inputs come to. Keys and buttons that move, or the stick, take the arm over by
-        themselves.
+    def hand(self, inputs: Inputs) -> HandInput:
+        """The motion that the inputs ask for. Keys and buttons that move, and the stick, take the
+        arm over by themselves.
 
-        An axis that is off its middle when the arm is taken moves nothing before it has been let
-        go: what a stick was told for something else must not become a motion.
+        An axis that is off centre at the takeover moves nothing until it has been centred: a
+        deflection that was meant for something else must not become a motion.
         """
         down = self.down(inputs)
         twist = np.zeros(6)
@@ -236,18 +252,19 @@ class Bindings:
             twist += np.array([forward, left, up, 0.0, 0.0, turn])
         engaged = inputs.stick is not None or not down.isdisjoint(MOVING)
         grip = sum(sign for action, sign in GRIPS.items() if action in down)
-        return Hand(engaged, np.clip(twist, -1.0, 1.0), grip)
+        return HandInput(engaged, np.clip(twist, -1.0, 1.0), grip)
 
     def _deflected(self, axes: tuple[float, ...]) -> np.ndarray:
-        """(6,) what the axes ask for."""
+        """(6,) twist that the axes ask for, in [-1, 1]."""
         twist = np.zeros(6)
         values = with_dead_zone(np.array(axes, dtype=np.float64), self._dead_zone)
         for action, (entry, sign) in MOVES.items():
             for name in self.inputs[action]:
                 if not name.startswith("axis "):
                     continue
-                number, way = int(name[5:-1]), 1.0 if name[-1] == "+" else -1.0
-                value = max(0.0, way * float(values[number])) if number < len(values) else 0.0
+                number = int(name[5:-1])
+                direction = 1.0 if name[-1] == "+" else -1.0
+                value = max(0.0, direction * float(values[number])) if number < len(values) else 0.0
                 if value == 0.0:
                     self._live.add(name)
                 elif name in self._live:
@@ -256,10 +273,10 @@ class Bindings:
 
 
 def stored_bindings(path: Path) -> Bindings:
-    """The map of a file; without the file, the defaults.
+    """The map in a file, or the default map if the file does not exist.
 
     Raises:
-        HandoffError: the file cannot be read, or holds a map that is refused.
+        HandoffError: the file cannot be read, or its map is refused.
     """
     if not path.exists():
         return Bindings()
@@ -274,7 +291,7 @@ def stored_bindings(path: Path) -> Bindings:
 
 
 def _check(inputs: Mapping[str, Sequence[str]]) -> None:
-    """Refuses a map that is ambiguous, or that leaves a person without what they need."""
+    """Refuses a map that is ambiguous, or that has no key for an action of `NEEDED`."""
     taken: dict[str, str] = {}
     for action, bound in inputs.items():
         for name in bound:
@@ -313,6 +330,7 @@ def _quoted(action: str | None) -> str:
 
 
 def _spoken(name: str) -> str:
-    """An input at the beginning of a sentence: `S` for `key KeyS`, `Button 3` for `button 3`."""
+    """Name of an input at the beginning of a sentence: `S` for `key KeyS`, `Button 3` for
+    `button 3`."""
     code = re.sub(r"^key (Key|Digit)?", "", name)
     return _ARROWS.get(code, code[:1].upper() + code[1:])

@@ -1,8 +1,7 @@
-"""The robot's end of the line to the console: a thread that connects, again and again, sends and
-receives.
+"""Connects the robot's process to the console: a thread that reconnects, sends and receives.
 
-Nothing in it makes the acting thread wait. A command that is older than the watchdog says nothing
-any more: without a console, or with one that has stopped, the arm holds still.
+The acting thread never waits for it. A command that is older than the watchdog allows does not
+count: without a console, or with one that has stopped, the arm holds still.
 """
 
 from __future__ import annotations
@@ -18,53 +17,57 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
-from real.console.arbiter import STILL, Command, Mode
+from real.console.commands import STILL, ControlCommand, Mode
 from real.console.messages import read_command
 from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Label
 from robots.wire.policy import check_token, pack, unpack
 
-NOBODY = Command(Mode.HOLD, STILL, "", -1, Label.NONE, 0)
-"""Without a console."""
-WAITING_WORDS = 2000
-"""Words kept for a console that is away; older ones are forgotten. What must not be lost is in the
-episode store."""
+NO_COMMAND = ControlCommand(Mode.HOLD, STILL, "", -1, Label.NONE, 0)
+"""Command that holds before the console has sent one."""
+WAITING_MESSAGES = 2000
+"""Largest number of messages kept for a console that is disconnected; the oldest are dropped. The
+episode store has everything that must not be lost."""
 
 
 @config
-class LineConfig:
-    """Which console, and how long it may be silent."""
+class ConsoleClientConfig:
+    """Address of the console and time limits of the connection."""
 
     uri: str = "ws://127.0.0.1:8700/robot"
-    """ws:// or wss://, host, port and path."""
+    """Address of the console: ws:// or wss://, host, port and path."""
     watchdog: float = 0.15
-    """Age of a command from which on the arm holds still [s]."""
+    """Age of the newest command above which the arm holds still [s]."""
     connect_seconds: float = 2.0
-    """Limit for one attempt to connect [s]."""
+    """Time limit for one attempt to connect [s]."""
     wait: float = 0.2
     """Time from a lost connection to the next attempt [s]."""
 
 
-class Line:
-    """Runs from `start` to `close`.
+class ConsoleClient:
+    """The robot's end of the connection to the console; runs from `start` to `close`.
 
     Args:
-        config: see there.
-        token: that the console wants to see of a robot's side.
-        about: what pages show of the task: `task`, `stage`, `rate_hz`.
+        config: address and time limits.
+        token: token that the console expects from the robot's process.
+        about: description of the task that pages show: `task`, `stage`, `rate_hz`.
 
     Raises:
         HandoffError: an unusable token.
     """
 
-    def __init__(self, config: LineConfig, token: str, about: Mapping[str, Any]) -> None:
+    def __init__(self, config: ConsoleClientConfig, token: str, about: Mapping[str, Any]) -> None:
         check_token(token)
-        self._config, self._token, self._about = config, token, dict(about)
-        self._closing, self._more = threading.Event(), threading.Condition()
-        self._words: deque[bytes] = deque(maxlen=WAITING_WORDS)
+        self._config = config
+        self._token = token
+        self._about = dict(about)
+        self._closing = threading.Event()
+        self._queued = threading.Condition()
+        self._messages: deque[bytes] = deque(maxlen=WAITING_MESSAGES)
         self._scene: bytes | None = None
-        self._newest: tuple[Command, float, int] = (NOBODY, -np.inf, 0)
+        self._newest: tuple[ControlCommand, float, int] = (NO_COMMAND, -np.inf, 0)
+        """The newest command, the time at which it came [s], and the number of its connection."""
         self._connections = 0
         self._thread = threading.Thread(target=self._work, name="console", daemon=True)
 
@@ -75,43 +78,44 @@ class Line:
     def close(self) -> None:
         """Ends the thread; a second call does nothing."""
         self._closing.set()
-        with self._more:
-            self._more.notify_all()
+        with self._queued:
+            self._queued.notify_all()
         if self._thread.is_alive():
             self._thread.join(self._config.connect_seconds + 1.0)
 
     @property
     def connection(self) -> int:
-        """Number of the connection; another one counts its labels anew."""
+        """Number of the connection; the numbers of labels start again with every connection."""
         return self._newest[2]
 
-    def command(self) -> Command:
-        """What is to be done now: hold still unless the console has said otherwise just before."""
-        command, heard, _ = self._newest
-        age = time.monotonic() - heard
+    def command(self) -> ControlCommand:
+        """The newest command, or one to hold still if that is older than the watchdog allows."""
+        command, received, _ = self._newest
+        age = time.monotonic() - received
         return (
             command
             if age <= self._config.watchdog
             else command._replace(mode=_stilled(command.mode), hand=STILL)
         )
 
-    def tell(self, word: Mapping[str, Any], scene: bytes | None = None) -> None:
-        """Sends a word as soon as may be, and the newest scene, of which older ones are skipped."""
-        packed = pack(dict(word))
-        with self._more:
-            self._words.append(packed)
+    def send(self, message: Mapping[str, Any], scene: bytes | None = None) -> None:
+        """Queues a message, and a scene that replaces one that is still queued; never waits."""
+        packed = pack(dict(message))
+        with self._queued:
+            self._messages.append(packed)
             self._scene = scene or self._scene
-            self._more.notify_all()
+            self._queued.notify_all()
 
     def _work(self) -> None:
         while not self._closing.is_set():
             with contextlib.suppress(
                 OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, HandoffError
             ):
-                self._talk()
+                self._connect()
             self._closing.wait(self._config.wait)
 
-    def _talk(self) -> None:
+    def _connect(self) -> None:
+        """One connection: greets, starts the sending thread, and receives until it breaks."""
         try:
             connection = connect(
                 self._config.uri,
@@ -129,6 +133,7 @@ class Line:
                 pack({"kind": "hello", "role": "robot", "token": self._token, "about": self._about})
             )
             self._connections += 1
+            # One thread sends, this one receives; whichever fails first ends the other.
             sender = threading.Thread(
                 target=self._send, args=(connection, ended), name="console-out", daemon=True
             )
@@ -143,26 +148,31 @@ class Line:
                         self._newest = (command, time.monotonic(), self._connections)
             finally:
                 ended.set()
-                with self._more:
-                    self._more.notify_all()
+                with self._queued:
+                    self._queued.notify_all()
 
     def _send(self, connection: ClientConnection, ended: threading.Event) -> None:
         with contextlib.suppress(OSError, ConnectionClosed):
             while not (ended.is_set() or self._closing.is_set()):
-                with self._more:
-                    self._more.wait_for(
+                with self._queued:
+                    self._queued.wait_for(
                         lambda: (
-                            self._words or self._scene or ended.is_set() or self._closing.is_set()
+                            self._messages
+                            or self._scene
+                            or ended.is_set()
+                            or self._closing.is_set()
                         )
                     )
-                    words, scene = list(self._words), self._scene
-                    self._words.clear()
+                    messages = list(self._messages)
+                    scene = self._scene
+                    self._messages.clear()
                     self._scene = None
-                for word in words:
-                    connection.send(word)
+                for message in messages:
+                    connection.send(message)
                 if scene is not None:
                     connection.send(pack({"kind": "scene", "scene": scene}))
 
 
 def _stilled(mode: Mode) -> Mode:
+    """Mode of an arm that must hold still; a session that has ended stays ended."""
     return mode if mode is Mode.STOP else Mode.HOLD

@@ -1,4 +1,4 @@
-"""A person at the console, as sessions know people: takes over, labels, pauses, stops."""
+"""Makes a person at the console an operator of a session: takeovers, labels, pauses, the end."""
 
 from __future__ import annotations
 
@@ -8,49 +8,50 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from real.console.arbiter import Command, Mode
-from real.teleop.takeover import Hand, Takeover, TakeoverConfig
+from real.console.commands import STILL, ControlCommand, Mode
+from real.teleop.takeover import HandInput, Takeover, TakeoverConfig
 from robots.interfaces import Intervention, Label, Observation, Requests
 from robots.spec import ActionSpec
 
 SHOWN = ("q", "grasp_pose", "width", "tau_ext")
-"""Fields of the observation that pages show, where there are such."""
+"""Fields of the observation that pages show, if it has them."""
 
 
-class Console(Protocol):
-    """The line to it; `real.console.client.Line` is one."""
+class ConsoleConnection(Protocol):
+    """A connection to the console; `real.console.client.ConsoleClient` is one."""
 
     @property
     def connection(self) -> int:
-        """Number of the connection."""
+        """Number of the connection; the numbers of labels start again with every connection."""
         ...
 
-    def command(self) -> Command:
-        """What is to be done now."""
+    def command(self) -> ControlCommand:
+        """The command in force at this moment."""
         ...
 
-    def tell(self, word: dict[str, Any], scene: bytes | None = None) -> None:
-        """Sends a word."""
+    def send(self, message: dict[str, Any], scene: bytes | None = None) -> None:
+        """Sends a message, and a packed scene for those who draw it."""
         ...
 
     def close(self) -> None:
-        """Ends the line."""
+        """Closes the connection."""
         ...
 
 
 class ConsoleOperator:
-    """Implements `robots.interfaces.Operator` for one world, and tells the console what comes of
-    it.
+    """Implements `robots.interfaces.Operator` for one environment, and reports its steps to the
+    console.
 
     Args:
-        spec: of the world's actions.
-        config: how a person's motion becomes the arm's.
-        line: to the console.
+        spec: actions of the environment.
+        config: scaling of a person's motion to the arm's.
+        line: connection to the console.
         person: name that is recorded while nobody has control.
-        rate_hz: of the world's steps; an episode's time is that of its steps, without those of
-            stillness.
-        scene: where everything stands, for those who draw it; None shows no scene.
-        now: time [s].
+        rate_hz: control steps per second; an episode's time counts its steps, not the time for
+            which the arm held still.
+        scene: returns the packed scene, for those who draw it; None sends no scene.
+        now: returns the time [s].
+        width_max: largest opening of the gripper [m]; None where actions have no entry for one.
 
     Raises:
         HandoffError: actions that are not Cartesian steps.
@@ -60,50 +61,64 @@ class ConsoleOperator:
         self,
         spec: ActionSpec,
         config: TakeoverConfig,
-        line: Console,
+        line: ConsoleConnection,
         person: str,
         rate_hz: float,
         scene: Callable[[], bytes] | None = None,
         now: Callable[[], float] = time.monotonic,
+        width_max: float | None = None,
     ) -> None:
-        self._takeover = Takeover(spec, config, person, "console", now)
-        self._line, self._person, self._scene, self._rate_hz = line, person, scene, rate_hz
+        self._takeover = Takeover(spec, config, person, "console", now, width_max)
+        self._line = line
+        self._person = person
+        self._scene = scene
+        self._rate_hz = rate_hz
         self._command = line.command()
-        self._connection, self._said = line.connection, 0
-        self._episode, self._steps, self._corrected = -1, 0, 0
+        self._connection = line.connection
+        self._label_number = 0
+        self._episode = -1
+        self._steps = 0
+        self._corrected_steps = 0
         self._acted = 0.0
-        self._last = Label.NONE
+        """Time at which the newest action was returned, since the epoch [s]."""
+        self._last_label = Label.NONE
 
     def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
         """See `robots.interfaces.Operator`."""
         self._takeover.reset()
         self._episode += 1
-        self._steps = self._corrected = 0
+        self._steps = 0
+        self._corrected_steps = 0
 
     def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
         """See `robots.interfaces.Operator`.
 
         Raises:
-            HandoffError: more than one world.
+            HandoffError: more than one environment.
         """
-        command = self._command = self._line.command()
+        command = self._line.command()
+        self._command = command
         self._acted = time.time()
-        hand = command.hand if command.mode is Mode.PERSON else Hand(False, np.zeros(6), 0)
+        hand = command.hand if command.mode is Mode.PERSON else STILL
         if self._takeover.engaged and command.mode in (Mode.HOLD, Mode.STOP):
-            # They had it a moment ago: rather nothing than the policy's motion.
-            hand = Hand(True, np.zeros(6), 0)
+            # The person had the arm until the hold, so it stands still for this step instead of
+            # executing the policy's action.
+            hand = HandInput(True, np.zeros(6), 0)
         intervention = self._takeover.intervene(proposed, observation, hand)
         return intervention._replace(operator=command.person or self._person)
 
     def requests(self) -> Requests:
         """See `robots.interfaces.Operator`."""
-        command, connection = self._line.command(), self._line.connection
+        command = self._line.command()
+        connection = self._line.connection
         if connection != self._connection:
-            self._connection, self._said = connection, 0
+            self._connection = connection
+            self._label_number = 0
         label = Label.NONE
-        if command.said != self._said:
-            self._said, label = command.said, command.label
-            self._last = label
+        if command.label_number != self._label_number:
+            self._label_number = command.label_number
+            label = command.label
+            self._last_label = label
         stop = command.mode is Mode.STOP
         return Requests(label, command.mode is Mode.HOLD, stop, engaged=command.mode is Mode.PERSON)
 
@@ -117,21 +132,23 @@ class ConsoleOperator:
             Mode.HOLD: f"HOLD, {who}",
             Mode.STOP: "STOP",
         }[command.mode]
-        return mode if self._last is Label.NONE else f"{mode}, last label {self._last.name.lower()}"
+        if self._last_label is Label.NONE:
+            return mode
+        return f"{mode}, last label {self._last_label.name.lower()}"
 
     def close(self) -> None:
         """See `robots.interfaces.Operator`."""
         self._line.close()
 
     def hold(self, why: str) -> None:
-        """Asks the console to hold the arm until whoever has control says go on, e.g. while a table
-        is laid.
+        """Asks the console to hold the arm until the person in control says `go on`, e.g. while
+        they lay a table.
 
-        It takes a moment: wait for `requests` to say so.
+        Returns at once; `requests` is `paused` as soon as the arm holds still.
         """
-        self._line.tell({"kind": "hold", "why": why})
+        self._line.send({"kind": "hold", "why": why})
 
-    def told(
+    def report_step(
         self,
         observation: Observation,
         intervention: Intervention,
@@ -142,21 +159,21 @@ class ConsoleOperator:
         label: Label,
         last: bool,
     ) -> None:
-        """One step was executed; the console shows it.
+        """Reports an executed step to the console.
 
         Args:
-            observation: before the step, (1, ...).
-            intervention: as `intervene` returned it.
-            reward: of the step.
-            success: the step ended the episode well.
-            probability: of success, as a classifier says; None without one.
-            label: what the person said of the episode.
-            last: the episode ended here.
+            observation: observation before the step, (1, ...).
+            intervention: result of `intervene`.
+            reward: reward of the step.
+            success: whether the step ended the episode in success.
+            probability: probability of success by a classifier; None without one.
+            label: the person's label of the episode.
+            last: whether the episode ended with the step.
         """
         self._steps += 1
         person = bool(intervention.intervening[0])
-        self._corrected += person
-        told: dict[str, Any] = {
+        self._corrected_steps += person
+        step: dict[str, Any] = {
             "episode": self._episode,
             "step": self._steps,
             "reward": float(reward),
@@ -164,27 +181,27 @@ class ConsoleOperator:
             "person": person,
             "hand": float(np.ravel(observation["width"])[0]) if "width" in observation else None,
             "sequence": self._command.sequence,
-            # When the action was handed out, by the clock that the page's machine has, too [s].
+            # Since the epoch [s], so that a page can compare it with its own clock.
             "time": self._acted,
         }
-        told |= {
+        step |= {
             name: np.ravel(observation[name]).astype(float).tolist()
             for name in SHOWN
             if name in observation
         }
-        self._line.tell(
-            {"kind": "step", "told": told}, None if self._scene is None else self._scene()
+        self._line.send(
+            {"kind": "step", "told": step}, None if self._scene is None else self._scene()
         )
         if last:
-            self._line.tell({"kind": "end", "told": self._ended(success, label)})
+            self._line.send({"kind": "end", "told": self._episode_report(success, label)})
 
-    def _ended(self, success: bool, label: Label) -> dict[str, Any]:
+    def _episode_report(self, success: bool, label: Label) -> dict[str, Any]:
         return {
             "episode": self._episode,
             "success": success,
             "label": label.name.lower(),
             "steps": self._steps,
-            "corrected": self._corrected,
+            "corrected": self._corrected_steps,
             "takeovers": self._takeover.segments,
             "seconds": self._steps / self._rate_hz,
             "dropped": label in (Label.REDO, Label.DISCARD),

@@ -1,8 +1,8 @@
-"""Messages between pages, server and the robot's side, checked before they mean anything.
+"""Reads and writes the messages between pages, server and the robot's process, and checks each.
 
-A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `bind`, `restore`. The robot's side
-and its cameras send msgpack maps (`robots.wire.policy`), never pickle: `hello`, `step`, `end`,
-`scene`, `frame`, and get `command` and `scene`.
+A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `bind`, `restore`. The robot's
+process and its cameras send msgpack maps (`robots.wire.policy`), never pickle: `hello`, `step`,
+`end`, `scene`, `frame`, and receive `command` and `scene`.
 """
 
 from __future__ import annotations
@@ -14,75 +14,76 @@ from typing import Any
 
 import numpy as np
 
-from real.console.arbiter import Command, Mode
 from real.console.bindings import ACTIONS, MOST_AXES, MOST_BUTTONS, MOST_KEYS, Inputs
-from real.teleop.takeover import Hand
+from real.console.commands import ControlCommand, Mode
+from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
 
-LARGEST_WORD = 4096
-"""Characters of a page's message."""
+LONGEST_MESSAGE = 4096
+"""Largest number of characters in a page's message."""
 LONGEST_NAME = 40
-"""Characters of a person's name."""
+"""Largest number of characters in a person's name."""
 _KINDS = ("hello", "inputs", "press", "claim", "give", "bind", "restore")
 
 
-def read_word(text: str) -> dict[str, Any]:
-    """A page's message.
+def read_message(text: str) -> dict[str, Any]:
+    """A page's message as a map with the key `kind`.
 
     Raises:
-        HandoffError: too long, no JSON map, or of no known kind.
+        HandoffError: the text is too long, no JSON map, or of an unknown kind.
     """
-    if len(text) > LARGEST_WORD:
-        raise HandoffError(f"message of {len(text)} characters, limit {LARGEST_WORD}.")
+    if len(text) > LONGEST_MESSAGE:
+        raise HandoffError(f"message of {len(text)} characters, limit {LONGEST_MESSAGE}.")
     try:
-        word = json.loads(text)
+        message = json.loads(text)
     except (ValueError, RecursionError):
         raise HandoffError("message that is not JSON.") from None
-    if not isinstance(word, dict) or word.get("kind") not in _KINDS:
+    if not isinstance(message, dict) or message.get("kind") not in _KINDS:
         raise HandoffError(f"message that is none of {', '.join(_KINDS)}.")
-    return word
+    return message
 
 
-def read_inputs(word: Mapping[str, Any]) -> tuple[Inputs, int, bool]:
-    """The inputs, their number, and whether the page is visible.
+def read_inputs(message: Mapping[str, Any]) -> tuple[Inputs, int, bool]:
+    """The inputs in a message, their number, and whether the page is visible.
 
     Raises:
-        HandoffError: something in it is not what it should be.
+        HandoffError: an entry of the wrong type or size.
     """
-    keys = word.get("keys", [])
+    keys = message.get("keys", [])
     if (
         not isinstance(keys, list)
         or len(keys) > MOST_KEYS
         or not all(isinstance(key, str) for key in keys)
     ):
         raise HandoffError(f"inputs: keys are not a list of at most {MOST_KEYS} codes.")
-    held = word.get("held", [])
+    held = message.get("held", [])
     if not isinstance(held, list) or not all(
         isinstance(action, str) and action in ACTIONS for action in held
     ):
         raise HandoffError("inputs: held is not a list of actions.")
-    stick = word.get("stick")
-    sequence, visible = word.get("sequence"), word.get("visible")
+    stick = message.get("stick")
+    sequence = message.get("sequence")
+    visible = message.get("visible")
     if isinstance(sequence, bool) or not isinstance(sequence, int) or not isinstance(visible, bool):
         raise HandoffError("inputs: without a sequence (int) or visible (bool).")
     inputs = Inputs(
         keys=frozenset(keys),
-        axes=_numbers(word.get("axes", []), MOST_AXES, -1.0, "axes"),
-        buttons=_numbers(word.get("buttons", []), MOST_BUTTONS, 0.0, "buttons"),
+        axes=_numbers(message.get("axes", []), MOST_AXES, -1.0, "axes"),
+        buttons=_numbers(message.get("buttons", []), MOST_BUTTONS, 0.0, "buttons"),
         held=frozenset(held),
         stick=None if stick is None else _four(_numbers(stick, 4, -1.0, "stick")),
     )
     return inputs, sequence, visible
 
 
-def read_text(word: Mapping[str, Any], key: str, longest: int = LONGEST_NAME) -> str:
-    """A short text of a message.
+def read_text(message: Mapping[str, Any], key: str, longest: int = LONGEST_NAME) -> str:
+    """A short text in a message.
 
     Raises:
-        HandoffError: it is missing, no text, or longer.
+        HandoffError: the text is missing, not printable, or has more than `longest` characters.
     """
-    text = word.get(key)
+    text = message.get(key)
     if not isinstance(text, str) or len(text) > longest or not text.isprintable():
         raise HandoffError(
             f"message: '{key}' is no printable text of at most {longest} characters."
@@ -90,8 +91,8 @@ def read_text(word: Mapping[str, Any], key: str, longest: int = LONGEST_NAME) ->
     return text.strip()
 
 
-def command_word(command: Command) -> dict[str, Any]:
-    """A command as it travels to the robot's side."""
+def command_message(command: ControlCommand) -> dict[str, Any]:
+    """A command as a message to the robot's process."""
     return {
         "kind": "command",
         "mode": command.mode.value,
@@ -101,25 +102,25 @@ def command_word(command: Command) -> dict[str, Any]:
         "person": command.person,
         "sequence": command.sequence,
         "label": int(command.label),
-        "said": command.said,
+        "said": command.label_number,
     }
 
 
-def read_command(word: Mapping[str, Any]) -> Command:
-    """The inverse of `command_word`.
+def read_command(message: Mapping[str, Any]) -> ControlCommand:
+    """The command in a message, as the inverse of `command_message`.
 
     Raises:
-        HandoffError: not a command.
+        HandoffError: the message is no command.
     """
     try:
-        twist = np.array(word["twist"], dtype=np.float64)
-        command = Command(
-            mode=Mode(word["mode"]),
-            hand=Hand(bool(word["engaged"]), twist, int(word["grip"])),
-            person=str(word["person"]),
-            sequence=int(word["sequence"]),
-            label=Label(word["label"]),
-            said=int(word["said"]),
+        twist = np.array(message["twist"], dtype=np.float64)
+        command = ControlCommand(
+            mode=Mode(message["mode"]),
+            hand=HandInput(bool(message["engaged"]), twist, int(message["grip"])),
+            person=str(message["person"]),
+            sequence=int(message["sequence"]),
+            label=Label(message["label"]),
+            label_number=int(message["said"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise HandoffError(
@@ -133,6 +134,7 @@ def read_command(word: Mapping[str, Any]) -> Command:
 
 
 def _numbers(values: Any, most: int, low: float, name: str) -> tuple[float, ...]:
+    """At most `most` numbers, clipped to [`low`, 1]."""
     if not isinstance(values, list) or len(values) > most:
         raise HandoffError(f"inputs: {name} are not a list of at most {most} numbers.")
     for value in values:

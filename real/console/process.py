@@ -1,9 +1,8 @@
-"""The console's server as a process of its own, so that neither pictures nor pages can delay the
-arm's loop."""
+"""Runs the console's server in its own process, so that neither images nor pages delay the arm's
+loop."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import secrets
 import socket
@@ -12,172 +11,172 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from real.console.bindings import stored_bindings
-from real.console.client import LineConfig
+from real.console.client import ConsoleClientConfig
 from real.console.server import BINDINGS, ConsoleConfig
 from robots.errors import HandoffError
-from robots.processes import end_with_parent
+from robots.processes import end, killing_signal, spawn
 
 TOKEN_VARIABLE = "HANDOFF_TOKEN"
-"""Environment variable with the token that pages must show; without it one is made up."""
+"""Environment variable with the token that pages must show; a token is drawn if it is unset."""
 ROBOT_VARIABLE = "HANDOFF_CONSOLE"
-"""Environment variable that tells a session's processes where the console is:
-`<uri> <robot's token>`."""
+"""Environment variable with the console's address for a session's processes: `<uri> <token of the
+robot's process>`."""
 START_SECONDS = 20.0
-"""For the server to listen."""
+"""Time limit for the server to listen [s]."""
+END_SECONDS = 5.0
+"""Time limit for the server to end after it was asked to [s]."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
+"""Hosts that only this machine can reach."""
 
 
-class Open(NamedTuple):
+class OpenConsole(NamedTuple):
     """A console that listens."""
 
     url: str
-    """For a browser; the token stands behind `#`, which browsers do not send."""
+    """Address for a browser; the token stands behind `#`, which browsers do not send."""
     uri: str
-    """For the robot's side."""
+    """Address for the robot's process."""
     robot_token: str
+    """Token that the robot's process must show."""
     process: Any
+    """Process of the server."""
 
-    def line(self) -> LineConfig:
-        """How the robot's side finds it."""
-        return LineConfig(uri=self.uri)
+    def client_config(self) -> ConsoleClientConfig:
+        """Configuration of a client of this console."""
+        return ConsoleClientConfig(uri=self.uri)
 
 
 @contextmanager
-def open_console(config: ConsoleConfig, folder: Path) -> Iterator[Open]:
-    """Starts the server, tells this process's children where it is, and ends it.
+def open_console(config: ConsoleConfig, folder: Path) -> Iterator[OpenConsole]:
+    """Runs the server as long as the block runs, and sets `ROBOT_VARIABLE` for child processes.
 
-    A server that is killed is started again by `keep`.
+    A server that is killed is started again.
 
     Args:
-        config: see there; port 0 takes a free one.
-        folder: of the audit log and the bindings.
+        config: host, port and time limits; port 0 takes a free port.
+        folder: folder of the audit log and the bindings.
 
     Raises:
-        HandoffError: no token for another address than this machine's, stored bindings that are
-            refused, the port is taken, or the server does not start.
+        HandoffError: no token for an address that other machines can reach, stored bindings that
+            are refused, a port that is taken, or a server that does not start.
     """
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token and config.host not in LOCAL:
         raise HandoffError(
             f"console: listening at {config.host} needs a token in ${TOKEN_VARIABLE}; who has it can move the arm."
         )
-    # The server reads them too; read here, a refusal is one line for the person who starts the
-    # session.
+    # The server reads the bindings, too. Reading them here as well turns a refusal into one line
+    # for the person who starts the session.
     stored_bindings(folder / BINDINGS)
-    token, robot_token = token or secrets.token_urlsafe(18), secrets.token_urlsafe(18)
+    token = token or secrets.token_urlsafe(18)
+    robot_token = secrets.token_urlsafe(18)
     config = replace(config, port=config.port or _free_port(config.host))
     process = _start(config, token, robot_token, folder)
     host = f"[{config.host}]" if ":" in config.host else config.host
     uri = f"ws://{host}:{config.port}/robot"
-    before = os.environ.get(ROBOT_VARIABLE)
+    outer = os.environ.get(ROBOT_VARIABLE)
     os.environ[ROBOT_VARIABLE] = f"{uri} {robot_token}"
     try:
-        yield Open(f"http://{host}:{config.port}/#{token}", uri, robot_token, process)
+        yield OpenConsole(f"http://{host}:{config.port}/#{token}", uri, robot_token, process)
     finally:
-        if before is None:
+        if outer is None:
             del os.environ[ROBOT_VARIABLE]
         else:
-            os.environ[ROBOT_VARIABLE] = before
+            os.environ[ROBOT_VARIABLE] = outer
         process.end()
 
 
-def console_line() -> tuple[LineConfig, str]:
-    """Where the console of this session is, and the robot's token.
+def console_address() -> tuple[ConsoleClientConfig, str]:
+    """Address of this session's console, and the token of the robot's process.
 
     Raises:
-        HandoffError: none was opened.
+        HandoffError: no console is open.
     """
-    told = os.environ.get(ROBOT_VARIABLE, "").split(" ")
-    if len(told) != 2:
+    parts = os.environ.get(ROBOT_VARIABLE, "").split(" ")
+    if len(parts) != 2:
         raise HandoffError(
             "operator: no console is open. `handoff hil` and `handoff console` open one."
         )
-    return LineConfig(uri=told[0]), told[1]
+    return ConsoleClientConfig(uri=parts[0]), parts[1]
 
 
-class _Kept:
-    """The server's process, started again when it is killed."""
+class _SupervisedServer:
+    """The server's process, which is started again when it is killed."""
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
-        self._arguments, self._ending = arguments, threading.Event()
-        self._context = multiprocessing.get_context("spawn")
+        self._arguments = arguments
+        self._ending = threading.Event()
         self._process = self._begin()
         self._thread = threading.Thread(target=self._keep, name="console-keeper", daemon=True)
         self._thread.start()
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs now."""
+        """Process id of the running server."""
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the server runs."""
         return self._process.is_alive()
 
     def end(self) -> None:
-        """Ends it."""
+        """Ends the server."""
         self._ending.set()
-        self._process.terminate()
-        self._process.join(5.0)
-        if self._process.is_alive():
-            self._process.kill()
-        self._thread.join(5.0)
+        self._thread.join(END_SECONDS)
+        end([self._process], END_SECONDS)
 
-    def _begin(self) -> Any:
-        process = self._context.Process(
-            target=_serve, args=self._arguments, name="handoff-console", daemon=True
-        )
-        process.start()
-        return process
+    def _begin(self) -> BaseProcess:
+        return spawn("handoff-console", _serve, self._arguments, daemon=True)
 
     def _keep(self) -> None:
         while not self._ending.is_set():
             self._process.join(0.2)
-            # One that ended by itself could not listen; only a killed one is started again.
+            # A server that ended by itself could not listen; only a killed one is started again.
             if not self._process.is_alive() and not self._ending.is_set():
-                if (self._process.exitcode or 0) >= 0:
+                if killing_signal(self._process.exitcode or 0) is None:
                     return
                 self._process = self._begin()
 
 
-def _start(config: ConsoleConfig, token: str, robot_token: str, folder: Path) -> _Kept:
-    kept = _Kept((config, token, robot_token, folder))
-    limit = time.monotonic() + START_SECONDS
-    while time.monotonic() < limit:
-        if not kept.alive():
+def _start(config: ConsoleConfig, token: str, robot_token: str, folder: Path) -> _SupervisedServer:
+    """A server that listens."""
+    server = _SupervisedServer((config, token, robot_token, folder))
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if not server.alive():
             break
         try:
             socket.create_connection((config.host, config.port), 0.5).close()
-            return kept
+            return server
         except OSError:
             time.sleep(0.05)
-    kept.end()
+    server.end()
     raise HandoffError(
-        f"console: no server at {config.host}:{config.port}; its own words stand above. Is the port taken (port 0 "
+        f"console: no server at {config.host}:{config.port}; its own error stands above. Is the port taken (port 0 "
         "finds a free one), or no SpaceMouse plugged in?"
     )
 
 
 def _serve(config: ConsoleConfig, token: str, robot_token: str, folder: Path) -> None:
-    """The process."""
+    """Runs the server; target of its process."""
     import uvicorn
 
     from real.console.app import application
-    from real.console.server import LARGEST_FRAME, Console
+    from real.console.server import LARGEST_FRAME, ConsoleServer
 
-    end_with_parent()
-    console = Console(config, token, robot_token, folder)
+    console = ConsoleServer(config, token, robot_token, folder)
     settings = uvicorn.Config(
         application(console),
         host=config.host,
         port=config.port,
         log_level="warning",
         ws_max_size=LARGEST_FRAME,
-        # Pictures are packed already.
+        # Images are compressed already.
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=1,
     )

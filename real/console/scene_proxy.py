@@ -1,8 +1,8 @@
-"""Lets pages through to the process that shows the scene in three dimensions, so that one port is
+"""Forwards pages to the process that renders the scene in three dimensions, so that one port is
 enough for a tunnel.
 
-That process listens at the loopback and asks nobody who they are. The way to it is a path that
-cannot be guessed, of which pages are told once they have shown their token.
+That process listens at the loopback without any authentication. Pages reach it by a path with a
+random key, which they receive once they have shown their token.
 """
 
 from __future__ import annotations
@@ -16,43 +16,45 @@ from typing import TYPE_CHECKING
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
-    from fastapi import WebSocket
+    from starlette.websockets import WebSocket
 
 LOG = logging.getLogger(__name__)
 LARGEST = 2**26
-"""Bytes of one message of the scene; meshes come whole."""
+"""Largest size of a message of the scene [bytes]; a mesh is one message."""
 
 
-class SceneDoor:
-    """Where the scene is, and the way there."""
+class SceneProxy:
+    """The port of the process that renders the scene, and the secret path to it."""
 
     def __init__(self) -> None:
         self.key = secrets.token_urlsafe(18)
         self._port: int | None = None
         self._page: bytes | None = None
 
-    def opened(self, port: int | None) -> None:
-        """The scene can be had at a port of this machine's loopback; None: not any more."""
-        self._port, self._page = port, None
+    def set_port(self, port: int | None) -> None:
+        """Sets the port of the scene at this machine's loopback; None if no scene is shown any
+        more."""
+        self._port = port
+        self._page = None
 
     @property
     def path(self) -> str | None:
-        """Of the page to be embedded; None where no scene is shown."""
+        """Path of the page to be embedded; None if no scene is shown."""
         return None if self._port is None else f"scene/{self.key}/"
 
     async def page(self, key: str) -> bytes:
-        """The page of the scene, which is one file.
+        """The page of the scene, which is one HTML file.
 
         Raises:
-            HandoffError: a wrong key, or no scene.
+            HandoffError: a wrong key, or no scene is shown.
         """
         port = self._checked(key)
         if self._page is None:
-            self._page = await asyncio.to_thread(_fetched, port)
+            self._page = await asyncio.to_thread(_fetch, port)
         return self._page
 
-    async def socket(self, key: str, near: WebSocket) -> None:
-        """Carries a websocket through until either side ends it."""
+    async def socket(self, key: str, browser: WebSocket) -> None:
+        """Forwards a browser's websocket to the scene until either side closes it."""
         from starlette.websockets import WebSocketDisconnect
         from websockets.asyncio.client import connect
         from websockets.exceptions import WebSocketException
@@ -60,45 +62,47 @@ class SceneDoor:
 
         try:
             port = self._checked(key)
-            asked = [Subprotocol(name) for name in near.scope.get("subprotocols", [])]
+            subprotocols = [Subprotocol(name) for name in browser.scope.get("subprotocols", [])]
             async with connect(
                 f"ws://127.0.0.1:{port}",
-                subprotocols=asked or None,
+                subprotocols=subprotocols or None,
                 max_size=LARGEST,
                 compression=None,
-            ) as far:
-                await near.accept(subprotocol=far.subprotocol)
+            ) as scene:
+                await browser.accept(subprotocol=scene.subprotocol)
 
-                async def outwards() -> None:
-                    async for message in far:
+                async def to_browser() -> None:
+                    async for message in scene:
                         await (
-                            near.send_text(message)
+                            browser.send_text(message)
                             if isinstance(message, str)
-                            else near.send_bytes(bytes(message))
+                            else browser.send_bytes(bytes(message))
                         )
 
-                async def inwards() -> None:
+                async def to_scene() -> None:
                     while True:
-                        message = await near.receive()
+                        message = await browser.receive()
                         if message["type"] == "websocket.disconnect":
                             return
                         data = message.get("bytes")
-                        await far.send(message["text"] if data is None else data)
+                        await scene.send(message["text"] if data is None else data)
 
-                ways = [asyncio.create_task(outwards()), asyncio.create_task(inwards())]
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-                for way in ways:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
+                # The first direction that ends, ends the other.
+                tasks = [asyncio.create_task(to_browser()), asyncio.create_task(to_scene())]
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
         except (HandoffError, OSError, WebSocketException, WebSocketDisconnect) as error:
-            # Nothing depends on the scene: the page shows an empty one, and asks again when there
-            # is another.
+            # The scene is optional: the page shows an empty one, and asks again when there is
+            # another.
             LOG.info("scene: %s", error)
         finally:
             with contextlib.suppress(RuntimeError, OSError, WebSocketDisconnect):
-                await near.close()
+                await browser.close()
 
     def _checked(self, key: str) -> int:
+        """The port, for the right key."""
         if self._port is None or not secrets.compare_digest(
             key.encode("utf-8", "surrogateescape"), self.key.encode()
         ):
@@ -106,7 +110,8 @@ class SceneDoor:
         return self._port
 
 
-def _fetched(port: int) -> bytes:
+def _fetch(port: int) -> bytes:
+    """The page at a port of the loopback."""
     from urllib.error import URLError
     from urllib.request import urlopen
 

@@ -1,10 +1,9 @@
-"""The console's server: one page, its websocket, and the line to the robot's side. FastAPI in a
-process of its own.
+"""Serves the console: the page, its websocket, and the connection to the robot's process.
 
-Pages show a token before they are told anything; the robot's side shows another one. Every message
-of a page that is not what it should be shuts that page out and holds the arm still, and so does
-every stranger at the door. A page of another site, which a browser may open beside ours, is turned
-away before it can do even that.
+A page shows a token before it receives anything; the robot's process shows another token. A message
+that is malformed closes its page and holds the arm still, and so does everybody who connects
+without the right token. A page of another site, which a browser may open beside the console, is
+turned away before it can do even that.
 """
 
 from __future__ import annotations
@@ -20,12 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from real.console.arbiter import STILL, Desk, DeskConfig, FloodedError
+from real.console.arbiter import ArbiterConfig, ControlArbiter, FloodedError
 from real.console.audit import AuditLog
-from real.console.bindings import ACTIONS, RefusedBindingError, stored_bindings
-from real.console.messages import command_word, read_inputs, read_text, read_word
-from real.console.scene_proxy import SceneDoor
-from real.console.telemetry import Story
+from real.console.bindings import RefusedBindingError, stored_bindings
+from real.console.commands import STILL
+from real.console.messages import command_message, read_inputs, read_message, read_text
+from real.console.page_connection import PageConnection
+from real.console.scene_proxy import SceneProxy
+from real.console.telemetry import Telemetry
 from real.teleop.spacemouse import SpaceMouse
 from robots.config import config
 from robots.errors import HandoffError
@@ -33,61 +34,52 @@ from robots.storage.durable import write_atomically
 from robots.wire.policy import check_token, pack, unpack
 
 if TYPE_CHECKING:
-    from fastapi import WebSocket
+    from starlette.websockets import WebSocket
 
 BINDINGS = "bindings.json"
-"""Name of the file that keeps the bindings, in the console's folder."""
+"""Name of the file of the bindings, in the console's folder."""
 TICK = 0.005
-"""Between two looks at the watchdog [s]."""
+"""Longest time between checks of the watchdog [s]."""
 KEEP_ALIVE = 0.02
-"""Longest time between two commands to the robot's side [s]."""
+"""Longest time between two commands to the robot's process [s]."""
 HELLO_SECONDS = 5.0
-"""For a new connection to say who it is."""
+"""Time limit for a new connection to send its greeting [s]."""
 LARGEST_FRAME = 2**22
-"""Bytes of a message of the robot's side."""
-WRONG_TOKEN, BAD_MESSAGE, FLOODED = 4401, 4400, 4429
-"""Codes with which a websocket is closed."""
+"""Largest size of a message from the robot's process [bytes]."""
+BAD_MESSAGE = 4400
+"""Code with which the websocket of a malformed message is closed."""
+WRONG_TOKEN = 4401
+"""Code with which the websocket of a wrong token is closed."""
+FLOODED = 4429
+"""Code with which the websocket of a page that sends too many messages is closed."""
 
 
 @config
 class ConsoleConfig:
-    """Where the console listens, and how it behaves."""
+    """Address of the console's server, rates and time limits."""
 
     host: str = "127.0.0.1"
-    """Another address than this machine's own needs $HANDOFF_TOKEN; traffic is not encrypted, so
-    use a tunnel."""
+    """Address to listen at. An address that other machines can reach needs $HANDOFF_TOKEN; traffic
+    is not encrypted, so use a tunnel."""
     port: int = 8700
+    """TCP port to listen at; 0 takes a free one."""
     state_hz: float = 50.0
-    """Rate at which pages are told how things stand."""
+    """Rate of messages to a page [1/s]."""
     spacemouse: bool = False
-    """Whether a SpaceMouse at the server's machine moves the arm for whoever has control."""
-    desk: DeskConfig = field(default_factory=DeskConfig)
+    """Whether a SpaceMouse at the server's machine moves the arm for the person in control."""
+    arbiter: ArbiterConfig = field(default_factory=ArbiterConfig)
+    """Time limits of the control arbiter."""
 
 
-class _Page:
-    """One open page: what is still to be sent to it. A slow one misses frames, never words."""
-
-    def __init__(self, socket: WebSocket, number: int) -> None:
-        self.socket, self.number = socket, number
-        self.frames: dict[str, bytes] = {}
-        self.stale = True
-        """It does not know yet what is being done, or what the keys mean."""
-        self.episode, self.sent = -1, 0
-        """Of the running episode: which, and how many steps of it this page has."""
-        self.ended = 0
-        self.refused: dict[str, Any] | None = None
-        """Why a binding was refused, to be told once."""
-
-
-class Console:
+class ConsoleServer:
     """The server's state and its websockets.
 
     Args:
-        config: see there.
-        token: that pages must show.
-        robot_token: that the robot's side must show.
-        folder: of the audit log and of the bindings, which survive a restart.
-        now: time [s].
+        config: rates and time limits.
+        token: token that pages must show.
+        robot_token: token that the robot's process must show.
+        folder: folder of the audit log and of the bindings, which survive a restart.
+        now: returns the time [s].
 
     Raises:
         HandoffError: unusable tokens, or bindings that cannot be read.
@@ -103,54 +95,64 @@ class Console:
     ) -> None:
         check_token(token)
         check_token(robot_token)
-        self.config, self._token, self._robot_token = config, token, robot_token
+        self.config = config
+        self._token = token
+        self._robot_token = robot_token
         folder.mkdir(parents=True, exist_ok=True)
-        self._saved = folder / BINDINGS
+        self._bindings_file = folder / BINDINGS
         self.audit = AuditLog(folder / "audit.jsonl")
-        self.desk = Desk(config.desk, stored_bindings(self._saved), self.audit, now)
-        self.story = Story()
-        self._pages: dict[int, _Page] = {}
+        bindings = stored_bindings(self._bindings_file)
+        self.arbiter = ControlArbiter(config.arbiter, bindings, self.audit, now)
+        self.telemetry = Telemetry()
+        self.scene_proxy = SceneProxy()
+        self._pages: dict[int, PageConnection] = {}
         self._robot: WebSocket | None = None
-        self._cameras: dict[WebSocket, asyncio.Event] = {}
+        self._renderers: dict[WebSocket, asyncio.Event] = {}
+        """Processes that draw the scene, each with an event that a new scene has come."""
         self._scene: bytes | None = None
-        self.door = SceneDoor()
-        self._mouse = SpaceMouse() if config.spacemouse else None
+        self._spacemouse = SpaceMouse() if config.spacemouse else None
         self._changed = asyncio.Event()
-        self._ended = 0
+        """Something happened that may change the command to the robot's process."""
+        self._episodes_ended = 0
 
-    async def clockwork(self) -> None:
-        """Watches the time, and keeps the robot's side told; runs as long as the server."""
-        sent, last = None, 0.0
+    async def run_control(self) -> None:
+        """Checks the watchdog and sends commands to the robot's process, as long as the server
+        runs."""
+        sent = None
+        sent_at = 0.0
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), TICK)
             self._changed.clear()
             self._read_device()
-            self.desk.tick()
-            command, now = self.desk.command(), time.monotonic()
+            self.arbiter.tick()
+            command = self.arbiter.command()
+            now = time.monotonic()
+            # Inputs are compared by identity: their arrays have no single truth value.
             same = (
                 sent is not None
                 and command[:1] + command[2:] == sent[:1] + sent[2:]
                 and command.hand is sent.hand
             )
-            if self._robot is None or (same and now - last < KEEP_ALIVE):
+            if self._robot is None or (same and now - sent_at < KEEP_ALIVE):
                 continue
-            sent, last = command, now
+            sent = command
+            sent_at = now
             with contextlib.suppress(RuntimeError, OSError, _disconnected()):
-                await self._robot.send_bytes(pack(command_word(command)))
+                await self._robot.send_bytes(pack(command_message(command)))
 
     async def page(self, socket: WebSocket) -> None:
-        """One page, from its first word to its last."""
+        """Serves one page from its greeting until it disconnects."""
         address = _address(socket)
         if not _same_site(socket):
             self.audit(address, "turned away", {"origin": socket.headers.get("origin", "")})
             await socket.close()
             return
         await socket.accept()
-        name = await self._greeted(socket, address)
+        name = await self._authenticate(socket, address)
         if name is None:
             return
-        page = _Page(socket, self.desk.join(name, address))
+        page = PageConnection(socket, self.arbiter.join(name, address))
         self._pages[page.number] = page
         self._changed.set()
         sender = asyncio.create_task(self._send(page))
@@ -158,15 +160,15 @@ class Console:
         try:
             while True:
                 text = await socket.receive_text()
-                self.desk.count(page.number)
-                self._take(page, read_word(text))
+                self.arbiter.count(page.number)
+                self._handle(page, read_message(text))
                 self._changed.set()
         except FloodedError as error:
             why = str(error)
             await _close(socket, FLOODED, why)
         except (HandoffError, KeyError) as error:
             why = str(error)
-            self.desk.hold(f"{name}'s page sent what cannot be read")
+            self.arbiter.hold(f"{name}'s page sent what cannot be read")
             await _close(socket, BAD_MESSAGE, why)
         except (RuntimeError, OSError):
             why = "the connection broke"
@@ -174,180 +176,163 @@ class Console:
             why = "closed"
         finally:
             del self._pages[page.number]
-            self.desk.leave(page.number, why)
+            self.arbiter.leave(page.number, why)
             self._changed.set()
             sender.cancel()
 
     async def robot(self, socket: WebSocket) -> None:
-        """The robot's side, or its cameras."""
+        """Serves the robot's process, or one of its cameras, until it disconnects."""
         await socket.accept()
         address = _address(socket)
         try:
             hello = unpack(await asyncio.wait_for(socket.receive_bytes(), HELLO_SECONDS))
             token, role = str(hello["token"]), str(hello["role"])
         except (TimeoutError, HandoffError, KeyError, TypeError, _disconnected()):
-            self.desk.refuse(address, "no greeting of a robot")
+            self.arbiter.refuse(address, "no greeting of a robot")
             await _close(socket, BAD_MESSAGE, "no greeting")
             return
         if not _equal(token, self._robot_token) or role not in ("robot", "camera"):
-            self.desk.refuse(address, "wrong token of a robot")
+            self.arbiter.refuse(address, "wrong token of a robot")
             await _close(socket, WRONG_TOKEN, "wrong token")
             return
         if role == "camera":
-            await self._camera(socket, hello.get("scene"), draws=hello.get("draws") is not False)
+            await self._serve_camera(
+                socket, hello.get("scene"), draws=hello.get("draws") is not False
+            )
         else:
-            await self._drive(socket, dict(hello.get("about", {})))
+            await self._serve_robot(socket, dict(hello.get("about", {})))
 
     def _read_device(self) -> None:
-        """A device at this machine; one whose cable was pulled is let go, and holds the arm."""
-        if self._mouse is None:
+        """Reads the SpaceMouse at this machine; if its cable was pulled, the arm holds still."""
+        if self._spacemouse is None:
             return
         try:
-            self.desk.device(self._mouse.hand())
+            self.arbiter.device(self._spacemouse.hand())
         except HandoffError as error:
-            self._mouse = None
-            self.desk.device(STILL)
-            self.desk.hold(str(error))
+            self._spacemouse = None
+            self.arbiter.device(STILL)
+            self.arbiter.hold(str(error))
 
-    async def _greeted(self, socket: WebSocket, address: str) -> str | None:
-        """The name of somebody with the right token; everybody else is sent away."""
+    async def _authenticate(self, socket: WebSocket, address: str) -> str | None:
+        """The name of a person whose page shows the right token; other pages are closed."""
         try:
-            word = read_word(await asyncio.wait_for(socket.receive_text(), HELLO_SECONDS))
-            token, name = read_text(word, "token", 200), read_text(word, "name")
+            message = read_message(await asyncio.wait_for(socket.receive_text(), HELLO_SECONDS))
+            token, name = read_text(message, "token", 200), read_text(message, "name")
         except (TimeoutError, HandoffError, KeyError) as error:
-            self.desk.refuse(address, f"no greeting ({type(error).__name__})")
+            self.arbiter.refuse(address, f"no greeting ({type(error).__name__})")
             await _close(socket, BAD_MESSAGE, "no greeting")
             return None
         except _disconnected():
             return None
         if _equal(token, self._token):
             return name
-        self.desk.refuse(address, "wrong token")
+        self.arbiter.refuse(address, "wrong token")
         self._changed.set()
-        # Who guesses has to wait.
+        # The delay slows down guessing.
         await asyncio.sleep(0.5)
         await _close(socket, WRONG_TOKEN, "wrong token")
         return None
 
-    def _take(self, page: _Page, word: dict[str, Any]) -> None:
-        """A page's word."""
-        desk, number = self.desk, page.number
-        match word["kind"]:
+    def _handle(self, page: PageConnection, message: dict[str, Any]) -> None:
+        """Executes a page's message."""
+        arbiter, number = self.arbiter, page.number
+        match message["kind"]:
             case "inputs":
-                desk.inputs(number, *read_inputs(word))
+                arbiter.inputs(number, *read_inputs(message))
             case "press":
-                desk.press(number, read_text(word, "action"))
+                arbiter.press(number, read_text(message, "action"))
             case "claim":
-                desk.claim(number, force=word.get("force") is True)
+                arbiter.claim(number, force=message.get("force") is True)
             case "give":
-                desk.give(number)
+                arbiter.give(number)
             case "bind" | "restore":
-                self._bind(page, word)
+                self._bind(page, message)
             case _:
                 raise HandoffError("a second greeting.")
 
-    def _bind(self, page: _Page, word: dict[str, Any]) -> None:
-        """Changes the bindings for everybody and for later, or tells the page why not."""
+    def _bind(self, page: PageConnection, message: dict[str, Any]) -> None:
+        """Changes the bindings of all pages and stores them, or tells the page why not."""
         try:
-            if word["kind"] == "restore":
-                self.desk.restore(page.number)
+            if message["kind"] == "restore":
+                self.arbiter.restore(page.number)
             else:
-                action, name = read_text(word, "action"), read_text(word, "input")
-                self.desk.bind(page.number, action, name, swap=word.get("swap") is True)
+                action, name = read_text(message, "action"), read_text(message, "input")
+                self.arbiter.bind(page.number, action, name, swap=message.get("swap") is True)
         except RefusedBindingError as refused:
             page.refused = {"why": str(refused), "swap": refused.swap}
             return
-        write_atomically(self._saved, json.dumps(self.desk.bindings.inputs, indent=1).encode())
+        inputs = self.arbiter.bindings.inputs
+        write_atomically(self._bindings_file, json.dumps(inputs, indent=1).encode())
         for each in self._pages.values():
             each.stale = True
 
-    async def _send(self, page: _Page) -> None:
-        """Tells a page how things stand, and shows it the newest pictures."""
+    async def _send(self, page: PageConnection) -> None:
+        """Sends a page the state and the newest images, at the configured rate."""
         period = 1.0 / self.config.state_hz
         with contextlib.suppress(RuntimeError, OSError, _disconnected()):
             while True:
                 began = time.monotonic()
-                await page.socket.send_text(json.dumps(self._told(page)))
+                message = page.next_message(
+                    self.arbiter, self.telemetry, self.scene_proxy.path, self._episodes_ended
+                )
+                await page.socket.send_text(json.dumps(message))
                 frames, page.frames = page.frames, {}
                 for frame in frames.values():
                     await page.socket.send_bytes(frame)
                 await asyncio.sleep(max(0.0, period - (time.monotonic() - began)))
 
-    def _told(self, page: _Page) -> dict[str, Any]:
-        """What changed for this page since it was last told."""
-        story, desk = self.story, self.desk
-        word: dict[str, Any] = {
-            "kind": "state",
-            "you": page.number,
-            **desk.shown(),
-            "state": story.robot,
-            "scene": self.door.path,
-        }
-        if page.stale or page.episode != story.episode:
-            page.stale, page.episode, page.sent = False, story.episode, story.first
-            word |= {"about": story.about, "episode": story.episode, "counters": story.counters()}
-            word |= {"bindings": desk.bindings.inputs, "actions": ACTIONS}
-        total = story.first + len(story.steps)
-        if page.sent < total:
-            begin = max(0, page.sent - story.first)
-            word |= {
-                "steps": [story.steps[place] for place in range(begin, len(story.steps))],
-                "total": total,
-            }
-            page.sent = total
-        if page.refused is not None:
-            word["refused"], page.refused = page.refused, None
-        if page.ended != self._ended:
-            page.ended = self._ended
-            word |= {"counters": story.counters(), "episodes": list(story.ended)}
-        return word
-
-    async def _drive(self, socket: WebSocket, about: dict[str, Any]) -> None:
-        """The robot's side, until it goes; a newer one takes the place of an older."""
-        before, self._robot = self._robot, socket
-        if before is not None:
-            await _close(before, 1000, "another robot's side came")
-        self.story.begin(about)
+    async def _serve_robot(self, socket: WebSocket, about: dict[str, Any]) -> None:
+        """Serves the robot's process until it disconnects; a new one replaces an old one."""
+        replaced, self._robot = self._robot, socket
+        if replaced is not None:
+            await _close(replaced, 1000, "another robot's side came")
+        self.telemetry.begin(about)
         for page in self._pages.values():
             page.stale = True
-        self.desk.robot_here(True, str(about.get("task", "")))
+        self.arbiter.robot_connected(True, str(about.get("task", "")))
         try:
             while True:
-                word = unpack(await socket.receive_bytes())
-                if word["kind"] == "step":
-                    self.story.step(word["told"])
-                elif word["kind"] == "scene":
-                    self._show(word["scene"])
-                elif word["kind"] == "hold":
-                    self.desk.hold(str(word["why"])[:200])
+                message = unpack(await socket.receive_bytes())
+                if message["kind"] == "step":
+                    self.telemetry.step(message["told"])
+                elif message["kind"] == "scene":
+                    self._set_scene(message["scene"])
+                elif message["kind"] == "hold":
+                    self.arbiter.hold(str(message["why"])[:200])
                     self._changed.set()
-                elif word["kind"] == "end":
-                    self.story.end(word["told"])
-                    self._ended += 1
+                elif message["kind"] == "end":
+                    self.telemetry.end(message["told"])
+                    self._episodes_ended += 1
         except (HandoffError, KeyError, TypeError, RuntimeError, OSError, _disconnected()):
             await _close(socket, BAD_MESSAGE, "gone")
         finally:
             if self._robot is socket:
                 self._robot = None
-                self.desk.robot_here(False, str(about.get("task", "")))
+                self.arbiter.robot_connected(False, str(about.get("task", "")))
                 self._changed.set()
 
-    def _show(self, scene: bytes) -> None:
-        """Where everything stands, for those who draw it."""
+    def _set_scene(self, scene: bytes) -> None:
+        """Passes a packed scene on to the processes that draw it."""
         self._scene = scene
-        for changed in self._cameras.values():
+        for changed in self._renderers.values():
             changed.set()
 
-    async def _camera(self, socket: WebSocket, scene: Any, *, draws: bool) -> None:
-        """Somebody who films, or who draws and so gets scenes; sends frames, may show a scene at a
-        loopback's port."""
+    async def _serve_camera(self, socket: WebSocket, scene_port: Any, *, draws: bool) -> None:
+        """Serves a process that sends images until it disconnects.
+
+        Args:
+            socket: the process's websocket.
+            scene_port: port of the loopback at which the process shows the scene; another type than
+                int if it shows none.
+            draws: whether the process draws the scene, and therefore receives it.
+        """
         changed = asyncio.Event()
         if draws:
-            self._cameras[socket] = changed
+            self._renderers[socket] = changed
         if draws and self._scene is not None:
             changed.set()
-        if isinstance(scene, int):
-            self.door.opened(scene)
+        if isinstance(scene_port, int):
+            self.scene_proxy.set_port(scene_port)
         sender = asyncio.create_task(self._send_scenes(socket, changed))
         try:
             while True:
@@ -358,14 +343,14 @@ class Console:
         except (IndexError, KeyError, RuntimeError, OSError, _disconnected()):
             await _close(socket, BAD_MESSAGE, "gone")
         finally:
-            self._cameras.pop(socket, None)
+            self._renderers.pop(socket, None)
             sender.cancel()
-            if isinstance(scene, int):
-                self.door.opened(None)
+            if isinstance(scene_port, int):
+                self.scene_proxy.set_port(None)
 
     async def _send_scenes(self, socket: WebSocket, changed: asyncio.Event) -> None:
-        """The newest scene each time that it can be taken; who draws slowly keeps nobody
-        waiting."""
+        """Sends the newest scene whenever the process can take one; a slow process delays nobody
+        else."""
         with contextlib.suppress(RuntimeError, OSError, _disconnected()):
             while True:
                 await changed.wait()
@@ -381,6 +366,7 @@ def _same_site(socket: WebSocket) -> bool:
 
 
 def _equal(shown: str, token: str) -> bool:
+    """Compares a token in constant time."""
     return hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), token.encode())
 
 
@@ -395,6 +381,6 @@ def _disconnected() -> type[Exception]:
 
 
 async def _close(socket: WebSocket, code: int, why: str) -> None:
-    # A peer that is gone already needs no goodbye.
+    # A peer that has disconnected already cannot be told.
     with contextlib.suppress(RuntimeError, OSError, _disconnected()):
         await socket.close(code, why[:100])

@@ -1,4 +1,4 @@
-"""What the pages show of the task: the running episode as a strip, and figures of those that
+"""Collects what pages show of a task: the running episode's steps and statistics of those that
 ended."""
 
 from __future__ import annotations
@@ -10,78 +10,89 @@ from typing import Any
 
 from robots.errors import HandoffError
 from robots.proportions import wilson
+from robots.wire.learner import RECENT_EPISODES
 
-RECENT = 20
-"""Episodes that success and corrections are counted over."""
 KEPT = 200
-"""Episodes whose figures are remembered for the trend."""
+"""Number of ended episodes that are kept for the trend."""
 LONGEST = 4000
-"""Steps of the running episode that the strip holds; an older one falls off."""
-_STEP = ("episode", "reward", "person")
-_END = ("success", "label", "steps", "corrected", "takeovers", "seconds", "dropped")
+"""Number of the running episode's newest steps that are kept."""
+_STEP_KEYS = ("episode", "reward", "person")
+_END_KEYS = ("success", "label", "steps", "corrected", "takeovers", "seconds", "dropped")
 
 
-class Story:
-    """Fed with what the robot's side tells; answers with plain values for JSON."""
+class Telemetry:
+    """Steps and episodes that the robot's process reports, as plain values for JSON."""
 
     def __init__(self) -> None:
         self.about: dict[str, Any] = {}
-        """Task, rate and names, as the robot's side said when it came."""
+        """Description of the task that the robot's process sent when it connected."""
         self.robot: dict[str, Any] = {}
-        """The newest state: joints, pose, hand, who acted."""
+        """The newest state: joints, pose, gripper opening, who acted."""
         self.steps: deque[list[float | None]] = deque(maxlen=LONGEST)
-        """Of the running episode: [who acts (0 policy, 1 person), reward, probability of success,
-        hand]."""
+        """Steps of the running episode: [who acts (0 policy, 1 person), reward, probability of
+        success, gripper opening [m]]."""
         self.first = 0
-        """Number of the first step in `steps`; grows when the strip is full."""
+        """Number of the first step in `steps`; grows once `LONGEST` steps are kept."""
         self.episode = -1
+        """Number of the running episode."""
         self.ended: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        """Episodes that ended, the newest last."""
 
     def begin(self, about: Mapping[str, Any]) -> None:
-        """The robot's side came; a session that goes on brings its figures with it."""
-        self.about, self.robot, self.episode = dict(about), {}, -1
+        """The robot's process connected; statistics of ended episodes are kept."""
+        self.about = dict(about)
+        self.robot = {}
+        self.episode = -1
         self.steps.clear()
         self.first = 0
 
-    def step(self, told: Mapping[str, Any]) -> None:
-        """One control step. Keys: episode, reward, person; probability and hand where there are;
-        and the state.
+    def step(self, step: Mapping[str, Any]) -> None:
+        """Adds a control step.
+
+        Args:
+            step: keys `episode`, `reward`, `person`; `probability` and `hand` if there are such;
+                and the state.
 
         Raises:
             HandoffError: a key is missing.
         """
-        _check(told, _STEP)
-        if told["episode"] != self.episode:
-            self.episode, self.first = told["episode"], 0
+        _check(step, _STEP_KEYS)
+        if step["episode"] != self.episode:
+            self.episode = step["episode"]
+            self.first = 0
             self.steps.clear()
         if len(self.steps) == LONGEST:
             self.first += 1
-        probability, hand = told.get("probability"), told.get("hand")
+        probability = step.get("probability")
+        opening = step.get("hand")
         self.steps.append(
-            [float(told["person"]), _plain(told["reward"]), _plain(probability), _plain(hand)]
+            [float(step["person"]), _plain(step["reward"]), _plain(probability), _plain(opening)]
         )
-        self.robot = {key: _sayable(value) for key, value in told.items()}
+        self.robot = {key: _for_json(value) for key, value in step.items()}
 
-    def end(self, told: Mapping[str, Any]) -> None:
-        """An episode ended. Keys: success, label, steps, corrected (steps), takeovers, seconds,
-        dropped.
+    def end(self, episode: Mapping[str, Any]) -> None:
+        """Adds an episode that ended.
+
+        Args:
+            episode: keys `success`, `label`, `steps`, `corrected` (steps), `takeovers`, `seconds`,
+                `dropped`.
 
         Raises:
             HandoffError: a key is missing.
         """
-        _check(told, _END)
-        self.ended.append(dict(told))
+        _check(episode, _END_KEYS)
+        self.ended.append(dict(episode))
 
     def counters(self) -> dict[str, Any]:
-        """Figures of the last episodes that were not dropped."""
-        counted = [one for one in self.ended if not one["dropped"]]
-        recent = counted[-RECENT:]
+        """Statistics of the last episodes that were not dropped."""
+        counted = [episode for episode in self.ended if not episode["dropped"]]
+        recent = counted[-RECENT_EPISODES:]
         if not recent:
             return {"episodes": 0}
-        solved = [one for one in recent if one["success"]]
+        solved = [episode for episode in recent if episode["success"]]
         low, high = wilson(len(solved), len(recent))
-        steps = sum(one["steps"] for one in recent)
-        seconds = [one["seconds"] for one in solved]
+        steps = sum(episode["steps"] for episode in recent)
+        seconds = [episode["seconds"] for episode in solved]
         return {
             "episodes": len(counted),
             "dropped": len(self.ended) - len(counted),
@@ -89,27 +100,27 @@ class Story:
             "success": len(solved) / len(recent),
             "low": low,
             "high": high,
-            "takeovers": sum(one["takeovers"] for one in recent) / len(recent),
-            "corrected": sum(one["corrected"] for one in recent) / max(1, steps),
+            "takeovers": sum(episode["takeovers"] for episode in recent) / len(recent),
+            "corrected": sum(episode["corrected"] for episode in recent) / max(1, steps),
             "cycle": sum(seconds) / len(seconds) if seconds else None,
             "last": recent[-1]["label"],
         }
 
 
-def _check(told: Mapping[str, Any], keys: tuple[str, ...]) -> None:
-    missing = [key for key in keys if key not in told]
+def _check(report: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    missing = [key for key in keys if key not in report]
     if missing:
         raise HandoffError(
-            f"console: the robot's side tells nothing of {missing}. Another version?"
+            f"console: a report of the robot's process lacks {missing}. Is it another version?"
         )
 
 
-def _sayable(value: Any) -> Any:
+def _for_json(value: Any) -> Any:
     if isinstance(value, list):
-        return [_sayable(one) for one in value]
+        return [_for_json(entry) for entry in value]
     return _plain(value) if isinstance(value, float) else value
 
 
 def _plain(value: float | None) -> float | None:
-    """A number that JSON has."""
+    """The number, or None where JSON has none for it: infinities and NaN."""
     return None if value is None or not math.isfinite(value) else float(value)

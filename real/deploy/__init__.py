@@ -1,0 +1,18 @@
+"""Runs policies on an arm, within limits and under supervision, and decides which are released.
+
+- `loop`: the control loop, from a policy's chunks to a stream of targets.
+- `inference`: inference of chunks in a thread beside the loop.
+- `schedule`: actions of chunks by policy step, and the watchdog of their age.
+- `action_space`: the coordinates of actions, and steps of a gripper's pose.
+- `planar_space`: targets of a pusher on a board.
+- `governor`: the keep-in box, and limits of speed, acceleration and jerk.
+- `supervision`: a person who holds the arm, steers it and labels the episode.
+- `episode_recorder`: schema and rows of a stored episode.
+- `recording`: storing an episode even if a fault ended it.
+- `onnx_policy`: an exported policy on ONNX Runtime.
+- `onnx_success`: an exported success classifier on ONNX Runtime.
+- `remote_policy`: a policy on another machine.
+- `release_gate`: parity and latency that a bundle must reach.
+- `object_tracker`: an object's pose from a tracker.
+- `cameras`: streams of real cameras to the console.
+"""

@@ -1,12 +1,12 @@
-"""Real cameras for the console: a process per camera reads pictures and sends them on, so that no
-camera delays an arm.
+"""Streams real cameras to the console, each from a process of its own, so that no camera delays an
+arm.
 
-A camera that is missing or falls out is looked for again and again; the page shows how old its
-picture is.
+A camera that is missing or fails is reopened until it works; the page shows the age of its image.
 """
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import sys
 import threading
@@ -24,47 +24,52 @@ from robots.processes import end_with_parent
 from robots.wire.policy import pack
 
 if TYPE_CHECKING:
-    from real.console.process import Open
+    from real.console.process import OpenConsole
 
 LONGEST_NAME = 60
-"""ASCII characters of a camera's name."""
+"""Largest number of ASCII characters in a camera's name."""
+NETWORK_TIMEOUT = 10.0
+"""Longest silence of a network camera before it counts as lost [s]."""
 
 
 @config
 class CameraConfig:
-    """One camera."""
+    """Source, size and rate of one camera."""
 
     source: str
-    """A number or device (`0`, `/dev/video2`: V4L2), a network camera (`rtsp://...`), or a video file."""
+    """Source of the images: a number or device (`0`, `/dev/video2`: V4L2), a network camera
+    (`rtsp://...`), or a video file."""
     height: int = 240
-    """Of the pictures that pages see [px]; the width follows the camera's."""
+    """Height of the images on the page [px]; the width follows from the camera's proportions."""
     rate_hz: float = 30.0
-    """Of the pictures that pages see, at most."""
+    """Highest rate of images on the page [1/s]."""
     quality: int = 80
-    """Of the JPEGs, 1 to 100."""
+    """JPEG quality, 1 to 100."""
     again: float = 1.0
-    """From a lost camera to the next attempt [s]."""
+    """Time from a lost camera to the next attempt [s]."""
 
 
 @contextmanager
-def filmed(cameras: Mapping[str, CameraConfig], console: Open) -> Iterator[None]:
-    """Shows the cameras at the console as long as the block runs.
+def camera_streams(cameras: Mapping[str, CameraConfig], console: OpenConsole) -> Iterator[None]:
+    """Streams cameras to the console as long as the block runs.
 
     Args:
-        cameras: by the names that pages show.
-        console: that is open.
+        cameras: cameras by the names that pages show.
+        console: an open console.
 
     Raises:
-        HandoffError: a name that cannot travel, or settings that make no picture.
+        HandoffError: a name that cannot be sent, or settings without an image.
     """
     for name, settings in cameras.items():
         frame(name, np.zeros((2, 2, 3), np.uint8))
         if settings.height < 1 or settings.rate_hz <= 0.0 or not 1 <= settings.quality <= 100:
-            raise HandoffError(f"camera {name}: {settings} makes no picture.")
+            raise HandoffError(
+                f"camera {name}: {settings}, expected a height and rate above 0 and a quality of 1 to 100."
+            )
     context = multiprocessing.get_context("spawn")
     processes = [
         context.Process(
-            target=_film_for_ever,
+            target=_stream_for_ever,
             args=(name, settings, console.uri, console.robot_token),
             name=f"handoff-{name}",
         )
@@ -83,91 +88,121 @@ def filmed(cameras: Mapping[str, CameraConfig], console: Open) -> Iterator[None]
 
 
 def frame(name: str, image: np.ndarray, quality: int = 80) -> bytes:
-    """One picture as it travels to the pages: length of the name, the name, a JPEG.
+    """An image as a message to the pages: length of the name, the name, a JPEG.
 
     Args:
-        name: of the camera, at most 60 ASCII characters.
+        name: name of the camera, 1 to 60 ASCII characters.
         image: (height, width, 3) uint8 RGB.
-        quality: of the JPEG.
+        quality: JPEG quality, 1 to 100.
 
     Raises:
-        HandoffError: a name that cannot travel.
+        HandoffError: a name that is empty or too long.
     """
-    import cv2
+    from PIL import Image
 
     head = name.encode("ascii", "replace")
     if not 1 <= len(head) <= LONGEST_NAME:
         raise HandoffError(f"camera: name of {len(head)} characters, expected 1 to {LONGEST_NAME}.")
-    _, packed = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
-    return bytes([len(head)]) + head + packed.tobytes()
+    packed = io.BytesIO()
+    Image.fromarray(image).save(packed, "JPEG", quality=quality)
+    return bytes([len(head)]) + head + packed.getvalue()
 
 
 class Camera:
     """An open camera.
 
     Args:
-        config: which.
+        config: source and size.
 
     Raises:
-        HandoffError: it cannot be opened.
+        HandoffError: the source cannot be opened, or has no video.
     """
 
     def __init__(self, config: CameraConfig) -> None:
-        import cv2
+        import av
 
-        self._config, self._cv2 = config, cv2
-        self._capture: Any = cv2.VideoCapture(
-            int(config.source) if config.source.isdigit() else config.source
-        )
-        if not self._capture.isOpened():
-            self._capture.release()
+        self._config = config
+        try:
+            self._container = _opened(config.source)
+        except av.FFmpegError as error:
             raise HandoffError(
-                f"camera {config.source}: cannot be opened. Is it plugged in, used by another program?"
-            )
-        self.waits = Path(config.source).is_file()
-        """A file, whose next picture waits; a camera's does not."""
-        # Two would be a picture late; drivers that cannot do it say so by returning False, which
-        # changes nothing.
-        self._capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)
+                f"camera {config.source}: cannot be opened ({error.strerror}). "
+                "Is it plugged in, used by another program?"
+            ) from None
+        if not self._container.streams.video:
+            self._container.close()
+            raise HandoffError(f"camera {config.source}: sends no images.")
+        self._images = _decoded(self._container)
+        self.is_file = Path(config.source).is_file()
+        """Whether the source is a file, which must be read at its own pace; a camera is live."""
 
     def read(self) -> np.ndarray:
-        """(height, width, 3) uint8 RGB, the next picture; waits for it.
+        """(height, width, 3) uint8 RGB, the next image; waits for it.
 
         Raises:
-            HandoffError: no more pictures come.
+            HandoffError: no more images come.
         """
-        good, image = self._capture.read()
-        if not good:
+        import av
+
+        try:
+            image = next(self._images)
+        except (StopIteration, av.FFmpegError):
             raise HandoffError(
-                f"camera {self._config.source}: no more pictures come. Was it unplugged?"
-            )
+                f"camera {self._config.source}: no more images come. Was it unplugged?"
+            ) from None
         height = self._config.height
-        width = max(1, round(image.shape[1] * height / image.shape[0]))
-        small = self._cv2.resize(image, (width, height), interpolation=self._cv2.INTER_AREA)
-        return np.ascontiguousarray(small[..., ::-1])
+        width = max(1, round(image.width * height / image.height))
+        return image.to_ndarray(format="rgb24", width=width, height=height, interpolation="AREA")
 
     def close(self) -> None:
-        """Gives it back."""
-        self._capture.release()
+        """Closes the camera."""
+        self._container.close()
 
 
-def _film_for_ever(name: str, config: CameraConfig, uri: str, token: str) -> None:
-    """The process: camera and console are looked for again and again, until it is ended."""
+def _opened(source: str) -> Any:
+    """PyAV's container of a device, a network camera or a file."""
+    import av
+
+    device = f"/dev/video{source}" if source.isdigit() else source
+    if device.startswith("/dev/"):
+        return av.open(device, format="v4l2")
+    if "://" in device:
+        # Over UDP, packets that are lost would leave grey blocks in the images.
+        options = {"rtsp_transport": "tcp"} if device.startswith("rtsp") else {}
+        return av.open(device, options={**options, "fflags": "nobuffer"}, timeout=NETWORK_TIMEOUT)
+    return av.open(device)
+
+
+def _decoded(container: Any) -> Iterator[Any]:
+    """Images of the first video stream; damaged ones are left out."""
+    import av
+
+    for packet in container.demux(video=0):
+        try:
+            yield from packet.decode()
+        except av.InvalidDataError:
+            continue
+
+
+def _stream_for_ever(name: str, config: CameraConfig, uri: str, token: str) -> None:
+    """Streams a camera, and reconnects to camera and console; target of its process."""
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
     end_with_parent()
-    pause, said = threading.Event(), ""
+    pause = threading.Event()
+    reported = ""
     while True:
         try:
-            _film(name, config, uri, token)
+            _stream(name, config, uri, token)
         except (HandoffError, OSError, ConnectionClosed, InvalidHandshake, InvalidMessage) as error:
-            if str(error) != said:
-                said = str(error)
-                sys.stderr.write(f"{name}: {said}\n")
+            if str(error) != reported:
+                reported = str(error)
+                sys.stderr.write(f"{name}: {reported}\n")
         pause.wait(config.again)
 
 
-def _film(name: str, config: CameraConfig, uri: str, token: str) -> None:
+def _stream(name: str, config: CameraConfig, uri: str, token: str) -> None:
+    """Streams a camera until it or the console is lost."""
     from websockets.sync.client import connect
 
     camera = Camera(config)
@@ -179,10 +214,10 @@ def _film(name: str, config: CameraConfig, uri: str, token: str) -> None:
             due = time.monotonic()
             while True:
                 image = camera.read()
-                if camera.waits:
+                if camera.is_file:
                     time.sleep(max(0.0, due - time.monotonic()))
-                # A camera that is faster than wanted is read all the same, or its pictures would
-                # grow old in a buffer.
+                # Images above the rate are read and dropped; left in a buffer they would delay
+                # those that follow.
                 elif time.monotonic() < due:
                     continue
                 due = max(due + 1.0 / config.rate_hz, time.monotonic())

@@ -1,5 +1,5 @@
-"""A deployed episode in an `EpisodeStore`: what the policy saw and asked, what was streamed, what
-the robot did."""
+"""Writes a deployed episode to an `EpisodeStore`: the policy's observations and actions, the
+reference, and the robot's states."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from real.deploy.loop import EpisodeRecord
-from real.franka.state_recorder import ROBOT_FIELDS
+from real.deploy.loop import LoopRecord
+from real.franka.state_recorder import robot_fields
 from robots.contract import Contract
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
+from robots.franka.robot import Robot
 from robots.spec import FieldSpec
 
 _ROBOT_MEANING = {
     "time": ("s", "", "robot time since the episode began"),
-    "q": ("rad", "", "measured joint positions 1..7"),
-    "dq": ("rad/s", "", "measured joint velocities 1..7"),
-    "q_d": ("rad", "", "desired joint positions 1..7"),
-    "tau_J": ("Nm", "", "measured joint torques 1..7, gravity included"),
-    "tau_J_d": ("Nm", "", "commanded joint torques 1..7, without gravity"),
-    "tau_ext": ("Nm", "", "estimated external joint torques 1..7, filtered"),
+    "q": ("rad", "", "measured joint positions JOINTS"),
+    "dq": ("rad/s", "", "measured joint velocities JOINTS"),
+    "q_d": ("rad", "", "desired joint positions JOINTS"),
+    "tau_J": ("Nm", "", "measured joint torques JOINTS, gravity included"),
+    "tau_J_d": ("Nm", "", "commanded joint torques JOINTS, without gravity"),
+    "tau_ext": ("Nm", "", "estimated external joint torques JOINTS, filtered"),
     "base_T_ee": ("m", "base", "measured pose of the pusher's tip, homogeneous"),
     "success_rate": ("1", "", "share of the last 100 control commands that arrived in time"),
 }
@@ -49,89 +50,98 @@ PERSON = {
         about="robot time since the episode began",
     ),
 }
-"""Fields of the stream `policy` where a person watches. Its rate is then nominal, `step_time`
-exact: no step is made while the arm is held, and a step is cut short where the arm changes
-hands."""
+"""Further fields of the stream `policy` in a supervised episode. Its rate is then nominal and
+`step_time` exact: no step is made while the arm holds still, and a step is cut short when the
+person takes the arm over or gives it back."""
 
 
 def deploy_schema(
     contract: Contract,
     extra: Mapping[str, FieldSpec],
     stream_hz: float,
+    robot: Robot,
     frame: str = "board",
     *,
-    overseen: bool = False,
+    supervised: bool = False,
     coordinates: int | None = None,
 ) -> EpisodeSchema:
     """Streams of a deployed episode.
 
     Args:
-        contract: of the policy; its observation fields and action become the stream `policy`, with
-            `action` as executed and `action_proposed` as the policy gave it.
-        extra: what else `observe` returns at every policy step.
-        stream_hz: rate of the stream `reference`. The stream `robot` has 1000 Hz.
-        frame: that positions are expressed in.
-        overseen: a person watches; their interventions become fields of the stream `policy`.
-        coordinates: D of the space in which steps move the target of a hand
-            (`real.deploy.action_space`); None: a pusher on a board, whose actions are targets.
+        contract: contract of the policy; its observation fields and action become the stream
+            `policy`, with `action` as executed and `action_proposed` as the policy returned it.
+        extra: further fields that `observe` returns at every policy step.
+        stream_hz: rate of the stream `reference` [Hz]; the stream `robot` has 1000 Hz.
+        robot: the arm.
+        frame: frame of positions.
+        supervised: whether a person supervises; their interventions become fields of the stream
+            `policy`.
+        coordinates: number D of coordinates of the space in which steps move a gripper's target
+            (`real.deploy.action_space`); None for a pusher on a board, whose actions are targets.
     """
-    what, tool = ("target", "pusher") if coordinates is None else ("step", "hand")
+    action, tool = ("target", "pusher") if coordinates is None else ("step", "hand")
     shape = contract.action.shape if coordinates is None else (coordinates,)
     executed = FieldSpec(
         shape=contract.action.shape,
         unit=contract.action.unit,
         frame=contract.action.frame,
-        about=f"{what} as executed",
+        about=f"{action} as executed",
     )
     proposed = FieldSpec(
         shape=contract.action.shape,
         unit=contract.action.unit,
         frame=contract.action.frame,
-        about=f"{what} as the policy gave it",
+        about=f"{action} as the policy gave it",
     )
     policy = {**contract.observation, **extra, "action": executed, "action_proposed": proposed}
-    policy |= PERSON if overseen else {}
+    policy |= PERSON if supervised else {}
     reference = {
         name: FieldSpec(shape=shape, unit=unit, frame=frame, about=about.replace("pusher", tool))
         for name, (unit, about) in _REFERENCE_MEANING.items()
-    }
-    robot = {
-        name: FieldSpec(
-            shape=ROBOT_FIELDS[name],
-            dtype="float64",
-            unit=unit,
-            frame=frame_,
-            about=about.replace("pusher", tool),
-        )
-        for name, (unit, frame_, about) in _ROBOT_MEANING.items()
     }
     return EpisodeSchema(
         name=contract.task,
         streams={
             "policy": StreamSpec(rate_hz=contract.rate_hz, fields=policy),
             "reference": StreamSpec(rate_hz=stream_hz, fields=reference),
-            "robot": StreamSpec(rate_hz=1000.0, fields=robot),
+            "robot": StreamSpec(rate_hz=1000.0, fields=_robot_states(robot, tool)),
         },
+        robot=robot.name,
     )
+
+
+def _robot_states(robot: Robot, tool: str) -> dict[str, FieldSpec]:
+    shapes = robot_fields(robot.num_joints)
+    return {
+        name: FieldSpec(
+            shape=shapes[name],
+            dtype="float64",
+            unit=unit,
+            frame=frame,
+            about=about.replace("pusher", tool).replace("JOINTS", f"1..{robot.num_joints}"),
+        )
+        for name, (unit, frame, about) in _ROBOT_MEANING.items()
+    }
 
 
 def append_episode(
     store: EpisodeStore,
-    record: EpisodeRecord,
+    record: LoopRecord,
     robot: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any],
 ) -> int:
     """Appends one episode to a store made with `deploy_schema`.
 
     Args:
-        store: open for appending.
-        record: of `run_episode`.
-        robot: of `FlightRecorder.between(record.begin, record.end)`; its times are stored relative
-            to the beginning.
-        metadata: JSON-ready; seed, host, outcome. Host times of the inferences are added.
+        store: store that is open for appending.
+        record: record by `run_episode`.
+        robot: states by `StateRecorder.between(record.begin, record.end)`; times are stored
+            relative to the beginning.
+        metadata: JSON-ready metadata, such as seed, host and outcome; host times of the inferences
+            are added.
 
     Returns:
-        The episode's index.
+        Index of the episode.
 
     Raises:
         HandoffError: fields that differ from the schema.
@@ -139,7 +149,8 @@ def append_episode(
     streams = {
         "policy": whole_rows(record.policy),
         "reference": whole_rows(record.reference),
-        # Rounded to the clock's 1 ms, or the last bits would tell when the robot was switched on.
+        # Rounded to the clock's 1 ms; otherwise the last bits would depend on when the robot was
+        # switched on.
         "robot": {**robot, "time": np.round(robot["time"] - record.begin, 3)},
     }
     added = {
@@ -150,28 +161,28 @@ def append_episode(
 
 
 def whole_rows(rows: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
-    """(T, ...) per field. A last row that an interrupt has left without some of its fields is left
-    out."""
+    """(T, ...) per field, without a last row that an interrupt left incomplete."""
     length = min(map(len, rows.values()))
     return {name: np.stack(values[:length]) for name, values in rows.items()}
 
 
-def tracking_figures(record: EpisodeRecord, robot: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """JSON-ready figures of how well the arm followed.
+def tracking_figures(record: LoopRecord, robot: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """JSON-ready figures of the arm's tracking.
 
     Returns:
-        `tracking_rms_m` and `tracking_max_m` (streamed against measured), `governor_max_m` (asked
-        against streamed), `peak_speed_m_s` of the end effector, `peak_joint_speed_rad_s`,
-        `peak_tau_ext_nm`, `min_success_rate`.
+        `tracking_rms_m` and `tracking_max_m` (streamed against measured), `governor_max_m`
+        (requested against streamed), `peak_speed_m_s` of the end effector,
+        `peak_joint_speed_rad_s`, `peak_tau_ext_nm`, `min_success_rate`.
     """
     reference = whole_rows(record.reference)
-    position, measured, asked = (reference[name] for name in ("position", "measured", "asked"))
-    error = np.linalg.norm(position - measured, axis=1)
+    position = reference["position"]
+    error = np.linalg.norm(position - reference["measured"], axis=1)
+    held_back = np.linalg.norm(reference["asked"] - position, axis=1)
     step = np.linalg.norm(np.diff(robot["base_T_ee"][:, :3, 3], axis=0), axis=1)
     return {
         "tracking_rms_m": float(np.sqrt(np.mean(error**2))),
         "tracking_max_m": float(error.max()),
-        "governor_max_m": float(np.linalg.norm(asked - position, axis=1).max()),
+        "governor_max_m": float(held_back.max()),
         "peak_speed_m_s": float(step.max(initial=0.0) * 1000.0),
         "peak_joint_speed_rad_s": float(np.abs(robot["dq"]).max()),
         "peak_tau_ext_nm": float(np.abs(robot["tau_ext"]).max()),

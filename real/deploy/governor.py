@@ -1,10 +1,10 @@
-"""The reference governor: whatever is asked, what reaches the arm stays inside the box and inside
-the limits.
+"""Governs the reference of the arm: for any requested motion, the reference stays inside a keep-in
+box and within limits of speed, acceleration and jerk.
 
-Works on the pusher's position in the plane of the task, once per stream tick. Its state is the
-reference itself, and it only leaves a state for one from which it can still brake: on every axis
-the braking distance at constant deceleration fits between the reference and the wall. So the box is
-never overshot, by construction and not by tuning.
+It works on the end effector's position in the coordinates of the task, once per stream tick. Its
+state is the reference itself, and it moves only to states from which it can still brake: on every
+axis the braking distance at constant deceleration fits between the reference and the wall. The box
+is therefore never overshot, by construction and not by tuning.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from robots.config import config
 from robots.control.actions import Motion
 from robots.errors import HandoffError, SafetyError
+from robots.franka.robot import Robot
 
 _WAITING_SHARE = 0.8
 """Share of `max_lag` from which the reference counts as waiting for the arm; it nears `max_lag`
@@ -24,59 +25,65 @@ asymptotically."""
 
 @config
 class GovernorConfig:
-    """Limits of the reference, of a planar task.
+    """Limits of the reference; the defaults are those of push-T.
 
-    The push-T demonstrations (agent replayed at 100 Hz) move at 0.078 m/s median, 0.295 m/s 99 %,
-    0.419 m/s 99.9 % and
-    0.670 m/s at most; they accelerate at 0.25, 2.3, 4.2 and 13.5 m/s^2. The defaults lie above 99.9
-    % of both, but the box is smaller than the demonstrations' (0.013 to 0.511 m): it is where the
-    arm's pusher can reach upright. FR3 itself allows 3.0 m/s, 9.0 m/s^2, 4500 m/s^3 (Franka control
-    parameters, 2026-05).
+    The push-T demonstrations (agent replayed at 100 Hz) move at 0.078 m/s (median), 0.295 m/s
+    (99 %), 0.419 m/s (99.9 %) and at most 0.670 m/s; they accelerate at 0.25, 2.3, 4.2 and at most
+    13.5 m/s^2. The defaults lie above the 99.9 % of both. The box is smaller than that of the
+    demonstrations (0.013 to 0.511 m): it is the region that the upright pusher can reach. The
+    robot's own Cartesian limits are never exceeded: a larger speed or acceleration is refused, and
+    the smaller of the two limits of jerk holds.
     """
 
     low: tuple[float, ...] = (0.03, 0.03)
-    """Lower corner of the keep-in box [m], task frame."""
+    """Lower corner of the keep-in box in the task frame [m]."""
     high: tuple[float, ...] = (0.48, 0.48)
-    """Upper corner of the keep-in box [m], task frame."""
+    """Upper corner of the keep-in box in the task frame [m]."""
     max_speed: float = 0.5
-    """Of the reference [m/s], Euclidean."""
+    """Euclidean speed limit of the reference [m/s]."""
     max_acceleration: float = 6.0
-    """Of the reference [m/s^2], Euclidean; every axis gets 1/sqrt(D) of it."""
+    """Euclidean acceleration limit of the reference [m/s^2]; every axis gets 1/sqrt(D) of it."""
     max_jerk: float = 4500.0
-    """[m/s^3]. An acceleration can reverse in one tick, so `2 max_acceleration / period` must not
-    exceed it."""
+    """Jerk limit of the reference [m/s^3]. An acceleration can reverse within one tick, so neither
+    this nor the robot's own limit may be below `2 max_acceleration / period`."""
     max_lag: float = 0.06
-    """The reference waits when it is this far ahead of the measured position [m]; bounds the
-    stiffness' force."""
+    """Distance ahead of the measured position at which the reference waits for the arm [m]; it
+    bounds the force of the stiffness."""
     fault_lag: float = 0.12
-    """Reference minus measured position that stops the episode [m]: the arm is blocked or does not
-    track."""
+    """Distance between reference and measured position that stops the episode [m]: the arm is
+    blocked or does not track."""
     blocked_seconds: float = 0.5
-    """How long the reference may wait for the arm before the arm counts as blocked [s]."""
+    """Longest time for which the reference waits before the arm counts as blocked [s]."""
     catch_up_rate: float = 60.0
-    """Rate at which the reference returns to what is asked after a limit held it back [1/s]."""
+    """Rate at which the reference returns to the requested motion after a limit held it back
+    [1/s]."""
 
 
 class ReferenceGovernor:
-    """Shapes a stream of asked motions into one that keeps every limit of its configuration."""
+    """Turns a stream of requested motions into one that keeps all limits; it starts at rest.
 
-    def __init__(self, config: GovernorConfig, period: float, position: np.ndarray) -> None:
-        """Starts at rest.
+    Args:
+        config: limits, D entries per corner.
+        period: period of one tick [s].
+        position: `(D,)` first position of the reference [m].
+        robot: robot whose Cartesian limits hold as well.
 
-        Args:
-            config: limits, D entries per corner.
-            period: of one tick [s].
-            position: `(D,)` where the reference starts [m].
+    Raises:
+        HandoffError: limits that contradict one another, or exceed the robot's.
+        SafetyError: the first position lies outside the box.
+    """
 
-        Raises:
-            HandoffError: limits that contradict one another.
-            SafetyError: the start lies outside the box.
-        """
-        self._low, self._high = (
-            np.asarray(config.low, dtype=float),
-            np.asarray(config.high, dtype=float),
-        )
-        _check_limits(config, self._low, self._high, period)
+    def __init__(
+        self,
+        config: GovernorConfig,
+        period: float,
+        position: np.ndarray,
+        robot: Robot,
+    ) -> None:
+        self._low = np.asarray(config.low, dtype=float)
+        self._high = np.asarray(config.high, dtype=float)
+        _check_limits(config, self._low, self._high)
+        _check_robot(config, period, robot)
         self._config = config
         self._dt = period
         self._axis_acceleration = config.max_acceleration / math.sqrt(self._low.size)
@@ -97,48 +104,52 @@ class ReferenceGovernor:
         """
         return np.clip(self._require("action", target), self._low, self._high)
 
-    def step(self, asked: Motion, measured: np.ndarray, bounds: np.ndarray | None = None) -> Motion:
-        """One tick.
+    def step(
+        self, requested: Motion, measured: np.ndarray, bounds: np.ndarray | None = None
+    ) -> Motion:
+        """Advances the reference by one tick towards a requested motion.
 
         Args:
-            asked: position and velocity wanted at the end of the tick.
-            measured: `(D,)` the arm's position now [m].
-            bounds: `(M, D)` rows r [s/m], each demanding |r . v| <= 1 of the velocity, e.g. what
-                the joints allow here. Where they tighten faster than the reference can brake, it
-                brakes.
+            requested: requested position and velocity at the end of the tick.
+            measured: `(D,)` present position of the arm [m].
+            bounds: `(M, D)` rows r [s/m], each of which demands |r . v| <= 1 of the velocity v,
+                such as the joints' velocity limits in this pose. If they tighten faster than the
+                reference can brake, it brakes.
 
         Returns:
             The reference at the end of the tick; its acceleration is the mean over the tick.
 
         Raises:
-            SafetyError: non-finite or ill-shaped input, or the arm further than `fault_lag` from
+            SafetyError: non-finite or ill-shaped input, or the arm is further than `fault_lag` from
                 its reference.
         """
-        position, velocity = (
-            self._require("position", asked.position),
-            self._require("velocity", asked.velocity),
-        )
+        position = self._require("position", requested.position)
+        velocity = self._require("velocity", requested.velocity)
         inside = np.clip(position, self._low, self._high)
-        wanted = self._tracking_velocity(inside, np.where(inside == position, velocity, 0.0))
-        return self._move(wanted, measured, bounds)
+        target = self._tracking_velocity(inside, np.where(inside == position, velocity, 0.0))
+        return self._move(target, measured, bounds)
 
     def brake(self, measured: np.ndarray, bounds: np.ndarray | None = None) -> Motion:
-        """One tick towards rest, as fast as the limits allow, on every axis at once; arguments and
-        errors as of `step`.
+        """Advances the reference by one tick towards rest, as fast as the limits allow, on all axes
+        at once; arguments and errors as of `step`.
 
-        Nothing is followed meanwhile, so that the reference comes to rest where it can, and does
-        not turn back.
+        No requested motion is followed meanwhile, so the reference comes to rest without turning
+        back.
         """
         return self._move(np.zeros_like(self._velocity), measured, bounds)
 
-    def _move(self, wanted: np.ndarray, measured: np.ndarray, bounds: np.ndarray | None) -> Motion:
+    def _move(
+        self, requested: np.ndarray, measured: np.ndarray, bounds: np.ndarray | None
+    ) -> Motion:
+        """Advances the reference with the velocity nearest to `requested` (D,) [m/s]."""
         measured = self._require("measured position", measured)
         self._judge_lag(float(np.linalg.norm(self._position - measured)))
-        new_velocity = self._feasible(self._wait_for_arm(wanted, measured), bounds)
+        new_velocity = self._feasible(self._wait_for_arm(requested, measured), bounds)
         new_position = self._position + (self._velocity + new_velocity) / 2.0 * self._dt
         acceleration = (new_velocity - self._velocity) / self._dt
-        # Rounding may leave the wall behind by some 1e-17 m; the walls hold exactly.
-        self._position, self._velocity = np.clip(new_position, self._low, self._high), new_velocity
+        # Clipped because rounding may overshoot a wall by some 1e-17 m.
+        self._position = np.clip(new_position, self._low, self._high)
+        self._velocity = new_velocity
         return Motion(self._position.copy(), self._velocity.copy(), acceleration)
 
     def _judge_lag(self, lag: float) -> None:
@@ -156,35 +167,34 @@ class ReferenceGovernor:
                 f"{self._config.blocked_seconds} s. Is it blocked?"
             )
 
-    def _wait_for_arm(self, wanted: np.ndarray, measured: np.ndarray) -> np.ndarray:
-        """Takes from `wanted` the speed away from the arm that could not be braked within `max_lag`
-        of it."""
+    def _wait_for_arm(self, requested: np.ndarray, measured: np.ndarray) -> np.ndarray:
+        """Reduces the speed away from the arm to one that can be braked within `max_lag` of it."""
         ahead = self._position - measured
         distance = float(np.linalg.norm(ahead))
         if distance == 0.0:
-            return wanted
+            return requested
         outward = ahead / distance
         allowed = math.sqrt(
             2.0 * self._axis_acceleration * max(self._config.max_lag - distance, 0.0)
         )
-        return wanted - outward * max(float(wanted @ outward) - allowed, 0.0)
+        return requested - outward * max(float(requested @ outward) - allowed, 0.0)
 
     def _tracking_velocity(self, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-        """Follows exactly what keeps the limits, and comes back along a braking parabola to what
-        did not."""
+        """(D,) velocity [m/s] that follows a motion within the limits exactly, and returns to it
+        along a braking parabola after a limit held the reference back."""
         error = position - self._position - (self._velocity + velocity) / 2.0 * self._dt
         distance = float(np.linalg.norm(error))
         if distance == 0.0:
             return velocity
-        # Half the available deceleration is spent on catching up, so that the asked motion may
-        # still change.
+        # Half the available deceleration is used to catch up; the other half is left for changes
+        # of the requested motion.
         speed = min(
             self._config.catch_up_rate * distance, math.sqrt(self._axis_acceleration * distance)
         )
         return velocity + error * (speed / distance)
 
-    def _feasible(self, wanted: np.ndarray, bounds: np.ndarray | None) -> np.ndarray:
-        """The velocity nearest to `wanted` from which the reference can still stop inside the
+    def _feasible(self, requested: np.ndarray, bounds: np.ndarray | None) -> np.ndarray:
+        """(D,) velocity nearest to `requested` from which the reference can still stop inside the
         box."""
         change = self._axis_acceleration * self._dt
         braked = np.sign(self._velocity) * np.maximum(np.abs(self._velocity) - change, 0.0)
@@ -194,16 +204,16 @@ class ReferenceGovernor:
         lowest = np.maximum(
             self._velocity - change, -self._fastest(self._position - self._low, -self._velocity)
         )
-        bounded = np.clip(wanted, np.minimum(lowest, braked), np.maximum(highest, braked))
+        bounded = np.clip(requested, np.minimum(lowest, braked), np.maximum(highest, braked))
         shortened = _into_ball(braked, bounded, self._config.max_speed)
         return shortened if bounds is None else _into_slabs(braked, shortened, bounds)
 
     def _fastest(self, room: np.ndarray, speed: np.ndarray) -> np.ndarray:
-        """Largest speed towards a wall at the end of this tick that still stops before it.
+        """Largest speed x towards a wall, at the end of this tick, that still stops before it.
 
         The tick covers (speed + x) dt / 2, and braking from x in whole ticks at most x^2 / 2a + x
-        dt / 2; their sum must fit into `room`. No solution means to brake now, which the state of
-        one tick before made sure is enough.
+        dt / 2; their sum must fit into `room`. Without a solution the reference brakes, which is
+        enough because the last tick left room for it.
         """
         a, dt = self._axis_acceleration, self._dt
         return (
@@ -221,21 +231,24 @@ class ReferenceGovernor:
 
 
 def _into_ball(safe: np.ndarray, wanted: np.ndarray, limit: float) -> np.ndarray:
-    """The last point on the way from `safe`, inside the ball of radius `limit`, to `wanted` that
-    lies in the ball."""
+    """The last point in the ball of radius `limit` on the line from `safe`, inside it, to
+    `wanted`."""
     if float(wanted @ wanted) <= limit * limit:
         return wanted
-    way = wanted - safe
-    a, b, c = float(way @ way), float(safe @ way), float(safe @ safe) - limit * limit
+    line = wanted - safe
+    # |safe + share * line|^2 = limit^2 is a quadratic equation a share^2 + 2 b share + c = 0.
+    a = float(line @ line)
+    b = float(safe @ line)
+    c = float(safe @ safe) - limit * limit
     if a == 0.0:
         return safe
     share = (-b + math.sqrt(max(b * b - a * c, 0.0))) / a
-    return safe + way * min(max(share, 0.0), 1.0)
+    return safe + line * min(max(share, 0.0), 1.0)
 
 
 def _into_slabs(safe: np.ndarray, wanted: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The last point from `safe` to `wanted` with |r . v| <= 1 for every row, or no larger than at
-    `safe`."""
+    """The last point v on the line from `safe` to `wanted` with |r . v| <= 1 for every row r; a
+    larger value at `safe` may not increase."""
     begin, change = rows @ safe, rows @ (wanted - safe)
     limit = np.maximum(1.0, np.abs(begin))
     moving = change != 0.0
@@ -243,16 +256,10 @@ def _into_slabs(safe: np.ndarray, wanted: np.ndarray, rows: np.ndarray) -> np.nd
     return safe + (wanted - safe) * min(1.0, float(shares.min(initial=1.0)))
 
 
-def _check_limits(config: GovernorConfig, low: np.ndarray, high: np.ndarray, period: float) -> None:
+def _check_limits(config: GovernorConfig, low: np.ndarray, high: np.ndarray) -> None:
     if low.shape != high.shape or low.ndim != 1 or not (low < high).all():
         raise HandoffError(
             f"governor: keep-in box {config.low} to {config.high} m is empty or ill-shaped."
-        )
-    jerk = 2.0 * config.max_acceleration / period
-    if jerk > config.max_jerk:
-        raise HandoffError(
-            f"governor: max_acceleration {config.max_acceleration} m/s^2 at a period of {period} s allows a jerk of "
-            f"{jerk:.0f} m/s^3, limit {config.max_jerk:.0f}. Lower the acceleration or the stream rate."
         )
     positive = (
         "max_speed",
@@ -270,4 +277,29 @@ def _check_limits(config: GovernorConfig, low: np.ndarray, high: np.ndarray, per
     if config.max_lag > config.fault_lag:
         raise HandoffError(
             f"governor: max_lag {config.max_lag} m exceeds fault_lag {config.fault_lag} m."
+        )
+
+
+def _check_robot(config: GovernorConfig, period: float, robot: Robot) -> None:
+    """Compares with the robot's limits of translation, because coordinates of a task are
+    lengths."""
+    limits = robot.cartesian
+    speed, acceleration, robot_jerk = (
+        float(limit[0]) for limit in (limits.velocity, limits.acceleration, limits.jerk)
+    )
+    for name, value, limit, unit in (
+        ("max_speed", config.max_speed, speed, "m/s"),
+        ("max_acceleration", config.max_acceleration, acceleration, "m/s^2"),
+    ):
+        if value > limit:
+            raise HandoffError(
+                f"governor: {name} is {value} {unit}, {robot.name} allows {limit} {unit}. Was the configuration "
+                "written for another robot?"
+            )
+    jerk = 2.0 * config.max_acceleration / period
+    most = min(config.max_jerk, robot_jerk)
+    if jerk > most:
+        raise HandoffError(
+            f"governor: max_acceleration {config.max_acceleration} m/s^2 at a period of {period} s allows a jerk of "
+            f"{jerk:.0f} m/s^3, limit {most:.0f}. Lower the acceleration or the stream rate."
         )

@@ -1,8 +1,8 @@
-"""Where the thing is that is to be moved: its pose on the board, from a tracker that sees it.
+"""Receives an object's pose on the board from a tracker.
 
 The tracker is a websocket server of the lab; every frame that it sends is a msgpack map
-(`robots.wire.policy`) with `pose`, the x and y [m] and angle [rad] on the board. Frames must keep
-coming: an arm is not led by where something was.
+(`robots.wire.policy`) with `pose`, the x and y [m] and angle [rad] on the board. A pose that is too
+old is an error: the arm must not act on it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,27 @@ from robots.wire.policy import unpack
 
 @config
 class TrackerConfig:
-    """Which tracker, and how old its word may be."""
+    """Address of the tracker and time limits."""
 
     uri: str = ""
-    """ws:// or wss://, host and port; empty: there is none."""
+    """Address of the tracker: ws:// or wss://, host and port; empty if there is none."""
     max_age: float = 0.25
-    """Age of the newest pose from which on it says nothing any more [s]."""
+    """Age of the newest pose above which it is an error [s]."""
     first_seconds: float = 5.0
-    """For the first pose to come [s]."""
+    """Time limit for the first pose [s]."""
     wait: float = 0.2
-    """From a lost connection to the next attempt [s]."""
+    """Time from a lost connection to the next attempt [s]."""
 
 
 class RemoteTracker:
-    """Connects, again and again, and keeps the newest pose; a context manager.
+    """Keeps the newest pose of a tracker, and reconnects when the connection is lost; a context
+    manager.
 
     Args:
-        config: see there.
+        config: address and time limits.
+
+    Raises:
+        HandoffError: on entering, no pose within `first_seconds`.
     """
 
     def __init__(self, config: TrackerConfig) -> None:
@@ -66,19 +70,19 @@ class RemoteTracker:
         self._thread.join(2.0)
 
     def pose(self) -> np.ndarray:
-        """(3,) newest x, y [m], angle [rad], board.
+        """(3,) newest x, y [m] and angle [rad] on the board.
 
         Raises:
-            SafetyError: it is too old.
+            SafetyError: the pose is too old.
         """
         if self._newest is None:
             raise SafetyError(f"tracker {self._config.uri}: {self._trouble}.")
-        pose, heard = self._newest
-        age = time.monotonic() - heard
+        pose, received = self._newest
+        age = time.monotonic() - received
         if age > self._config.max_age:
             raise SafetyError(
                 f"tracker {self._config.uri}: newest pose is {age:.3f} s old, limit {self._config.max_age} s "
-                f"({self._trouble}). Is the object hidden, the line cut?"
+                f"({self._trouble}). Is the object hidden, the connection lost?"
             )
         return pose.copy()
 
@@ -111,14 +115,14 @@ class RemoteTracker:
 
 
 def _pose_of(frame: str | bytes) -> np.ndarray:
-    word = unpack(frame) if isinstance(frame, bytes) else None
-    pose = word.get("pose") if isinstance(word, dict) else None
+    message = unpack(frame) if isinstance(frame, bytes) else None
+    pose = message.get("pose") if isinstance(message, dict) else None
     try:
         array = np.asarray(pose, dtype=np.float64)
     except (TypeError, ValueError):
         array = np.zeros(0)
     if array.shape != (3,) or not np.isfinite(array).all():
         raise HandoffError(
-            f"a frame without a pose: {str(word)[:80]!r}, expected {{'pose': [x, y, angle]}}"
+            f"a frame without a pose: {str(message)[:80]!r}, expected {{'pose': [x, y, angle]}}"
         )
     return array

@@ -1,4 +1,4 @@
-"""The exported policy, run by ONNX Runtime on one thread."""
+"""Runs an exported policy with ONNX Runtime on one thread."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ import numpy as np
 from robots.contract import CONTRACT_KEY, Contract
 from robots.errors import HandoffError, SafetyError
 from robots.interfaces import PolicyInput
-from robots.language.tokenizer import READING_KEY, TOKENIZER, WORDS, Reader, Reading
+from robots.language.tokenizer import READING_KEY, TOKENIZER, WORDS, Reader, TokenizerSpec
 
 
 class OnnxPolicy:
-    """A `robots.interfaces.Policy` read from an ONNX file that carries its `Contract`; told
-    sentences too if it reads."""
+    """A `robots.interfaces.Policy` in an ONNX file with its `Contract`; a language-conditioned
+    policy takes instructions as well.
+
+    It has one intra-op thread: the networks are small, and the other cores are for the robot's
+    1 kHz loop.
+
+    Args:
+        path: path of the ONNX file.
+
+    Raises:
+        HandoffError: no such file, not ONNX, no contract in it, inputs or output that differ from
+            the contract, or a tokenizer that is missing or another policy's.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Loads and checks the file.
-
-        One intra-op thread: the networks are small, and the other cores belong to the robot's 1 kHz
-        loop.
-
-        Args:
-            path: of the ONNX file.
-
-        Raises:
-            HandoffError: no such file, not ONNX, no contract in it, inputs and output that differ
-                from the contract, or a tokenizer that is missing or another's.
-        """
         self.path = path
         self._session = _open(path)
         self.contract = _read_contract(self._session, path)
@@ -43,32 +42,32 @@ class OnnxPolicy:
         """Predicts one chunk per row.
 
         Args:
-            observation: `(B, n_obs_steps, O)` float32, contract units, newest last; with sentences
-                beside it for a policy that reads, which without any follows the words of its own.
+            observation: `(B, n_obs_steps, O)` float32 in the contract's units, newest last, with
+                instructions for a language-conditioned policy; without any, it follows its default
+                instruction.
             noise: `(B, horizon, A)` float32, standard normal.
 
         Returns:
-            `(B, horizon, A)` float32, contract units.
+            `(B, horizon, A)` float32 in the contract's units.
 
         Raises:
-            HandoffError: an input of the wrong shape, one that the policy has not, or sentences
-                that it cannot read, see `Reader.tokens`.
+            HandoffError: an input of the wrong shape, an input that the policy does not take, or
+                instructions that cannot be tokenized, see `Reader.tokens`.
             SafetyError: a non-finite input or output.
         """
-        shown = observation if isinstance(observation, PolicyInput) else PolicyInput(observation)
-        self._check_shown(shown)
-        observation = _checked("observation", shown.vector, self._observation_shape)
+        inputs = observation if isinstance(observation, PolicyInput) else PolicyInput(observation)
+        self._check_inputs(inputs)
+        observation = _checked("observation", inputs.vector, self._observation_shape)
         noise = _checked("noise", noise, self._action_shape)
         if len(noise) != len(observation):
             raise HandoffError(
                 f"policy: {len(observation)} observations but {len(noise)} noise rows."
             )
-        given = {"observation": observation, "noise": noise}
+        tensors = {"observation": observation, "noise": noise}
         if self.reader is not None:
-            given |= dict(
-                zip(WORDS, self.reader.tokens(shown.instructions, len(noise)), strict=True)
-            )
-        (action,) = self._session.run(["action"], given)
+            tokens = self.reader.tokens(inputs.instructions, len(noise))
+            tensors |= dict(zip(WORDS, tokens, strict=True))
+        (action,) = self._session.run(["action"], tensors)
         if action.shape != noise.shape:
             raise HandoffError(
                 f"policy {self.path.name}: action has shape {action.shape}, expected {noise.shape}."
@@ -81,19 +80,21 @@ class OnnxPolicy:
             )
         return action
 
-    def _check_shown(self, shown: PolicyInput) -> None:
-        """Refuses what no graph that the controller runs has an input for."""
-        unseen = [*shown.sensors, *(["a goal"] if shown.goal is not None else [])]
-        unseen += ["an instruction"] if shown.instructions and self.reader is None else []
-        if unseen:
+    def _check_inputs(self, inputs: PolicyInput) -> None:
+        """Refuses inputs that the graph does not have."""
+        surplus = [*inputs.sensors, *(["a goal"] if inputs.goal is not None else [])]
+        surplus += ["an instruction"] if inputs.instructions and self.reader is None else []
+        if surplus:
             raise HandoffError(
-                f"policy {self.path.name}: is shown {', '.join(unseen)}, which it does not take."
+                f"policy {self.path.name}: is given {', '.join(surplus)}, which it does not take."
             )
 
 
 def _open(path: Path) -> Any:
     import onnxruntime
-    from onnxruntime.capi import onnxruntime_pybind11_state as failures  # pyright: ignore[reportAttributeAccessIssue]
+    from onnxruntime.capi import (
+        onnxruntime_pybind11_state as failures,  # pyright: ignore[reportAttributeAccessIssue]
+    )
 
     if not path.is_file():
         raise HandoffError(f"policy: {path} does not exist. Has the policy been exported?")
@@ -129,17 +130,17 @@ def _read_reader(session: Any, path: Path) -> Reader:
     metadata = session.get_modelmeta().custom_metadata_map
     if READING_KEY not in metadata:
         raise HandoffError(
-            f"policy: {path} reads language and does not say by which tokenizer (metadata '{READING_KEY}'). Export the "
+            f"policy: {path} is language-conditioned but names no tokenizer (metadata '{READING_KEY}'). Export the "
             "policy again."
         )
-    return Reader(path.with_name(TOKENIZER), Reading.from_json(metadata[READING_KEY]))
+    return Reader(path.with_name(TOKENIZER), TokenizerSpec.from_json(metadata[READING_KEY]))
 
 
 def _check_graph(session: Any, contract: Contract, path: Path) -> None:
     if contract.sensors:
         raise HandoffError(
-            f"policy: {path} is to be shown {', '.join(contract.sensors)}; the controller shows it numbers alone. Run "
-            "it with ONNX Runtime itself, or serve the policy it was exported from."
+            f"policy: {path} needs {', '.join(contract.sensors)}; the controller provides no sensors, only vectors. "
+            "Run it with ONNX Runtime itself, or serve the policy it was exported from."
         )
     size = int(np.prod(contract.action.shape))
     chunk = (contract.horizon, size)
@@ -148,12 +149,14 @@ def _check_graph(session: Any, contract: Contract, path: Path) -> None:
         "noise": chunk,
         "action": chunk,
     }
-    found = {node.name: node.shape for node in (*session.get_inputs(), *session.get_outputs())}
-    named = {*expected, *(WORDS if contract.instruction else ())}
-    if found.keys() != named:
-        raise HandoffError(f"policy: {path} has tensors {sorted(found)}, expected {sorted(named)}.")
+    shapes = {node.name: node.shape for node in (*session.get_inputs(), *session.get_outputs())}
+    names = {*expected, *(WORDS if contract.instruction else ())}
+    if shapes.keys() != names:
+        raise HandoffError(
+            f"policy: {path} has tensors {sorted(shapes)}, expected {sorted(names)}."
+        )
     for name, shape in expected.items():
-        inner = tuple(found[name][1:])
+        inner = tuple(shapes[name][1:])
         fixed = [size for size in inner if isinstance(size, int)]
         if len(inner) != 2 or (len(fixed) == 2 and inner != shape):
             raise HandoffError(

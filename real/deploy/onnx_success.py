@@ -1,4 +1,4 @@
-"""An exported success classifier, run by ONNX Runtime on one thread."""
+"""Runs an exported success classifier with ONNX Runtime on one thread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from robots.success import SUCCESS_KEY, SuccessContract
 
 
 class OnnxSuccess:
-    """Observation (N, ...) to probabilities of success (N,); fields that it was not trained on are
-    left out.
+    """Maps observations (N, ...) to probabilities of success (N,); fields that the classifier was
+    not trained on are ignored.
 
     Args:
-        path: of an ONNX file that carries its `SuccessContract`.
+        path: path of an ONNX file with its `SuccessContract`.
 
     Raises:
         HandoffError: no such file, not ONNX, or no contract in it.
@@ -24,12 +24,15 @@ class OnnxSuccess:
 
     def __init__(self, path: Path) -> None:
         import onnxruntime
-        from onnxruntime.capi import onnxruntime_pybind11_state as failures  # pyright: ignore[reportAttributeAccessIssue]
+        from onnxruntime.capi import (
+            onnxruntime_pybind11_state as failures,  # pyright: ignore[reportAttributeAccessIssue]
+        )
 
         if not path.is_file():
             raise HandoffError(f"success classifier: {path} does not exist. Was it exported?")
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
         try:
             self._session = onnxruntime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
@@ -44,7 +47,7 @@ class OnnxSuccess:
         self.contract = SuccessContract.from_json(metadata[SUCCESS_KEY])
 
     def __call__(self, observation: Observation) -> np.ndarray:
-        """See the class.
+        """(N,) probabilities of success for observations (N, ...).
 
         Raises:
             HandoffError: a field is missing.
@@ -55,10 +58,10 @@ class OnnxSuccess:
             raise HandoffError(
                 f"success classifier: no fields {missing} are observed, only {sorted(observation)}."
             )
-        shown = {
+        tensors = {
             name: np.ascontiguousarray(
                 observation[name], np.uint8 if spec.unit == "u8" else np.float32
             )
             for name, spec in specs.items()
         }
-        return np.asarray(self._session.run(["probability"], shown)[0])
+        return np.asarray(self._session.run(["probability"], tensors)[0])

@@ -1,4 +1,4 @@
-"""A task in a plane: board coordinates to poses of an upright pusher and back."""
+"""Maps board coordinates of a planar task to poses of an upright pusher and back."""
 
 from __future__ import annotations
 
@@ -6,40 +6,46 @@ import numpy as np
 
 from real.arm import ArmState, PoseTarget
 from robots.config import config
-from robots.control.actions import PD_TARGET, AgentReference, Motion, agent_dynamics
+from robots.control.actions import PD_TARGET, Motion, agent_dynamics
+from robots.control.agent_reference import AgentReference
 from robots.errors import HandoffError
 from robots.interfaces import Observation
 
 
 @config
 class PlaneConfig:
-    """Where the board lies and how the pusher stands on it. The defaults are those of the push-T
+    """Pose of the board and orientation of the pusher; the defaults are those of the push-T
     table."""
 
     origin: tuple[float, float, float] = (0.776, 0.256, 0.0)
-    """The board's origin in the base frame [m]."""
+    """Origin of the board in the base frame [m]."""
     x_axis: tuple[float, float, float] = (0.0, -1.0, 0.0)
     """Unit vector of board x in the base frame."""
     y_axis: tuple[float, float, float] = (-1.0, 0.0, 0.0)
     """Unit vector of board y in the base frame."""
     height: float = 0.004
-    """Of the pusher's tip above the board [m]."""
+    """Height of the pusher's tip above the board [m]."""
     tool_x_axis: tuple[float, float, float] = (1.0, 0.0, 0.0)
     """Unit vector of the end effector's x in the base frame; its z points into the board."""
 
 
 class Plane:
-    """Rigid mapping between the board and the base frame. Implements
-    `real.deploy.action_space.Space` for the interface `pd_target`: an action is a target on the
-    board."""
+    """Implements `real.deploy.action_space.Space` for the interface `pd_target`, whose actions are
+    targets on the board; a rigid mapping between the board and the base frame.
+
+    Args:
+        config: pose of the board and orientation of the pusher.
+
+    Raises:
+        HandoffError: the axes are not orthonormal, or the tool's x axis does not lie in the board.
+    """
 
     interface = PD_TARGET
 
     def __init__(self, config: PlaneConfig) -> None:
-        """Raises HandoffError when the axes are no orthonormal frame or the tool's x does not lie
-        in the board."""
         x, y = np.array(config.x_axis), np.array(config.y_axis)
-        tool_x, down = np.array(config.tool_x_axis), np.cross(x, y)
+        down = np.cross(x, y)
+        tool_x = np.array(config.tool_x_axis)
         for name, frame in (
             ("board", np.stack([x, y, down])),
             ("tool", np.stack([tool_x, np.cross(down, tool_x), down])),
@@ -52,17 +58,18 @@ class Plane:
         self._origin = np.array(config.origin)
         self._pose = np.eye(4)
         self._pose[:3, :3] = np.stack([tool_x, np.cross(down, tool_x), down], axis=1)
-        self._up, self._height = -down, config.height
+        self._up = -down
+        self._height = config.height
 
     def pose(self, xy: np.ndarray, lift: float = 0.0) -> np.ndarray:
-        """(4, 4) base_T_ee [m] of the upright pusher over `xy` (2,) [m], board; `lift` [m] above
-        where it pushes."""
+        """(4, 4) base_T_ee [m] of the upright pusher at `xy` (2,) on the board [m], lifted by
+        `lift` [m]."""
         pose = self._pose.copy()
         pose[:3, 3] = self._origin + (self._height + lift) * self._up + np.asarray(xy) @ self._axes
         return pose
 
     def target(self, motion: Motion) -> PoseTarget:
-        """The pusher's target in the base frame for a motion on the board."""
+        """Target of the impedance law for a motion on the board."""
         twist, acceleration = np.zeros(6), np.zeros(6)
         twist[:3] = motion.velocity @ self._axes
         acceleration[:3] = motion.acceleration @ self._axes
@@ -73,21 +80,23 @@ class Plane:
         return np.concatenate([self._axes.T, np.zeros((3, 2))])
 
     def position(self, base_T_ee: np.ndarray) -> np.ndarray:
-        """(2,) [m], board, of the end effector at `base_T_ee` (4, 4)."""
+        """(2,) position on the board [m] of the end effector at `base_T_ee` (4, 4)."""
         return self._axes @ (base_T_ee[:3, 3] - self._origin)
 
     def reference(self, position: np.ndarray, time: float = 0.0) -> AgentReference:
         """See `Space`."""
         return AgentReference(position, agent_dynamics(self.interface), time)
 
-    def asked(self, action: np.ndarray, target: np.ndarray, measured: np.ndarray) -> np.ndarray:
-        """See `Space`: it is the target."""
+    def next_target(
+        self, action: np.ndarray, target: np.ndarray, measured: np.ndarray
+    ) -> np.ndarray:
+        """See `Space`: the action is the target."""
         return action
 
-    def taken(self, action: np.ndarray | None, target: np.ndarray) -> np.ndarray:
-        """See `Space`."""
+    def executed_action(self, action: np.ndarray | None, target: np.ndarray) -> np.ndarray:
+        """See `Space`: the target is the action."""
         return target
 
-    def shown(self, state: ArmState, target: np.ndarray) -> Observation:
-        """See `Space`: who observes the board tells where the pusher is, too."""
+    def proprioception(self, state: ArmState, target: np.ndarray) -> Observation:
+        """See `Space`: empty, because the observation of the board contains the pusher."""
         return {}

@@ -1,5 +1,5 @@
-"""Stores a deployed episode whatever ended it: a limit, a lost connection, a defect, Ctrl-C or a
-signal."""
+"""Stores a deployed episode even if a fault ended it: a limit, a lost connection, an error, Ctrl-C
+or a signal."""
 
 from __future__ import annotations
 
@@ -9,67 +9,68 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from real.deploy.episode_recorder import append_episode, tracking_figures
-from real.deploy.loop import EpisodeRecord
+from real.deploy.loop import LoopRecord
 from robots.errors import HandoffError, words
 from robots.signals import delayed_signals
 
 if TYPE_CHECKING:
     from real.franka.arm import FrankaArm
-    from real.franka.state_recorder import FlightRecorder
+    from real.franka.state_recorder import StateRecorder
     from robots.episodes.store import EpisodeStore
 
 
-class Recording:
-    """One episode at an arm, which is stored when the context is left; what ended the context goes
-    on.
+class EpisodeRecording:
+    """One episode at an arm, which is stored when the context ends; an exception in it propagates.
 
-    The context lies around that of the arm: the arm is at rest before anything is written, and an
-    error in leaving the arm's context loses nothing. An episode that ended before its first target
-    was streamed has nothing to be stored.
+    The context encloses that of the arm: the arm is at rest before anything is written, and an
+    error on leaving the arm's context loses nothing. An episode that ended before its first target
+    was streamed is not stored.
 
     Args:
-        store: made with `real.deploy.episode_recorder.deploy_schema`, open for appending.
-        outcome: asked when the episode is over for its metadata, JSON-ready; `fault` and the
-            figures of `tracking_figures` are added. None: the episode is not to be stored.
+        store: store with a schema by `real.deploy.episode_recorder.deploy_schema`, open for
+            appending.
+        outcome: called at the end of the episode for its JSON-ready metadata, to which `fault` and
+            the figures of `tracking_figures` are added; returns None to store nothing.
 
     Raises:
-        HandoffError: the episode cannot be stored; tells the fault that ended it, too.
+        HandoffError: the episode cannot be stored; the message contains the fault that ended it.
     """
 
     def __init__(
         self, store: EpisodeStore, outcome: Callable[[], Mapping[str, Any] | None]
     ) -> None:
-        self._store, self._outcome = store, outcome
-        self._recorder: FlightRecorder | None = None
+        self._store = store
+        self._outcome = outcome
+        self._recorder: StateRecorder | None = None
         self._error: BaseException | None = None
-        self.record = EpisodeRecord()
-        """Filled by `run_episode`."""
+        self.record = LoopRecord()
+        """Record to be filled by `run_episode`."""
         self.figures: dict[str, float] = {}
-        """How well the arm followed, once the episode is stored; none where it is not."""
+        """Figures of the arm's tracking, once the episode is stored."""
 
     @property
     def fault(self) -> str | None:
-        """What ended the episode before its time, in words."""
+        """Message of the error that ended the episode, or None."""
         return None if self._error is None else words(self._error)
 
     @contextmanager
     def of(self, arm: FrankaArm) -> Iterator[None]:
-        """Runs the episode in this context; it ends when the robot's states have arrived.
+        """Context in which the episode runs; on leaving it waits for the robot's states.
 
         Raises:
-            HandoffError: they do not arrive.
+            HandoffError: the states do not arrive.
         """
         try:
             yield
         except BaseException as error:
             self._error = error
-            # The fault may have cut off the last states; then it is the fault that must be told.
+            # The fault may have cut off the last states; then the fault is the error to raise.
             with suppress(HandoffError):
                 self._await_states(arm)
             raise
         self._await_states(arm)
 
-    def __enter__(self) -> Recording:
+    def __enter__(self) -> EpisodeRecording:
         return self
 
     def __exit__(
@@ -83,13 +84,13 @@ class Recording:
         with delayed_signals():
             try:
                 self._append()
-            except Exception as lost:
+            except Exception as error_in_storing:
                 if self.fault is None:
                     raise
-                ended = self.fault.removesuffix(".")
+                fault = self.fault.removesuffix(".")
                 raise HandoffError(
-                    f"{ended}. What was recorded of the episode could not be stored: {words(lost)}"
-                ) from lost
+                    f"{fault}. The recorded episode could not be stored: {words(error_in_storing)}"
+                ) from error_in_storing
 
     def _await_states(self, arm: FrankaArm) -> None:
         self._recorder = arm.recorder

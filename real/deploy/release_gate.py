@@ -1,5 +1,5 @@
-"""The release gate of a bundle: ONNX Runtime agrees with torch, and is fast enough, or nothing goes
-on to the arm."""
+"""Decides whether a bundle is released to the arm: ONNX Runtime must agree with torch and be fast
+enough."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from robots.language.text import INSTRUCTION, decode
 
 @config
 class GateConfig:
-    """What a bundle must reach."""
+    """Thresholds of the release, and how often the latency is measured."""
 
     tolerance: float = 1e-5
-    """Largest absolute difference between ONNX Runtime and torch, in normalised action units."""
+    """Largest absolute difference between ONNX Runtime and torch [normalised action units]."""
     p99_ms: float = 1.0
-    """99th percentile of the time of one inference of one observation [ms]."""
+    """Largest 99th percentile of the time of one inference of one observation [ms]."""
     warmup: int = 100
-    """Inferences of each bundle before measuring."""
+    """Number of inferences of the bundle before measuring."""
     repeats: int = 2000
-    """Measured inferences of the bundle."""
+    """Number of measured inferences of the bundle."""
     block: int = 50
-    """Inferences of the bundle in a row before the reference has its turn, so that each is timed as
-    it runs alone."""
+    """Number of the bundle's inferences in a row between those of the reference, so that each is
+    timed as if it ran alone."""
     reference_every: int = 5
-    """Inferences of the bundle per inference of the (slow) reference."""
+    """Number of the bundle's inferences per inference of the (slow) reference."""
     min_speedup: float = 8.0
-    """Median time of the reference over median time of the bundle."""
+    """Smallest ratio of the reference's median time to the bundle's."""
 
 
 def gate(
@@ -44,17 +44,17 @@ def gate(
     """Replays the golden vectors and times `bundle` beside `reference`.
 
     Args:
-        config: the thresholds.
-        bundle: directory with `policy.onnx` and `golden.npz` (`observation` (N,T,O), `noise` and
-            `action` (N,H,A) as torch computed it, `action_scale` (H, A) physical units per
-            normalised unit; where either policy reads, `instruction` (N, bytes) as
-            `robots.language.text` has it, and the tokenizer).
+        config: thresholds.
+        bundle: directory with `policy.onnx` and `golden.npz` (`observation` (N, T, O), `noise` and
+            `action` (N, H, A) as torch computed it, `action_scale` (H, A) physical units per
+            normalised unit; if either policy is language-conditioned, `instruction` (N, bytes) in
+            the encoding of `robots.language.text`, and the tokenizer).
         reference: directory with the `policy.onnx` that the bundle was distilled from.
         out: directory for `gate.json` and `latency.png`.
-        progress: told the inferences done.
+        progress: called with the number of inferences done.
 
     Returns:
-        The figures and the names of the checks failed (none).
+        The measured figures, `passed` (True) and the failed checks (none).
 
     Raises:
         GateError: a threshold was missed; `gate.json` and the picture are written first.
@@ -65,7 +65,7 @@ def gate(
     for model in (policy, teacher):
         if model.contract.instruction and INSTRUCTION not in golden:
             raise HandoffError(
-                f"gate: {model.path} reads language, {bundle / 'golden.npz'} lacks '{INSTRUCTION}'."
+                f"gate: {model.path} is language-conditioned, {bundle / 'golden.npz'} lacks '{INSTRUCTION}'."
             )
     parity = _parity(policy, golden)
     own_ms, reference_ms = _time_in_turns(config, policy, teacher, golden, progress)
@@ -137,26 +137,29 @@ def _read_golden(path: Path) -> dict[str, np.ndarray]:
 
 
 def _parity(policy: OnnxPolicy, golden: dict[str, np.ndarray]) -> float:
-    """Max absolute difference in normalised units, in one batch and row by row: the robot infers
-    single rows."""
+    """Largest absolute difference from torch [normalised units], in one batch and row by row, since
+    the robot infers single rows."""
     noise = golden["noise"]
     rows = [
-        policy(_shown(policy, golden, slice(i, i + 1)), noise[i : i + 1]) for i in range(len(noise))
+        policy(_policy_input(policy, golden, slice(i, i + 1)), noise[i : i + 1])
+        for i in range(len(noise))
     ]
-    actions = np.stack([policy(_shown(policy, golden, slice(None)), noise), np.concatenate(rows)])
+    batch = policy(_policy_input(policy, golden, slice(None)), noise)
+    actions = np.stack([batch, np.concatenate(rows)])
     if actions.shape[1:] != golden["action"].shape:
         raise HandoffError(
-            f"gate: the policy gives {actions.shape[1:]}, golden.npz holds {golden['action'].shape}."
+            f"gate: the policy returns {actions.shape[1:]}, golden.npz has {golden['action'].shape}."
         )
     return float(
         (np.abs(actions.astype(np.float64) - golden["action"]) / golden["action_scale"]).max()
     )
 
 
-def _shown(
+def _policy_input(
     model: OnnxPolicy, golden: dict[str, np.ndarray], rows: slice
 ) -> np.ndarray | PolicyInput:
-    """What `model` is shown of the golden examples `rows`: their sentences too if it reads."""
+    """Input of `model` for the golden examples `rows`, with instructions if it is
+    language-conditioned."""
     vector = golden["observation"][rows]
     return (
         PolicyInput(vector, {}, decode(golden[INSTRUCTION][rows]))
@@ -172,15 +175,16 @@ def _time_in_turns(
     golden: dict[str, np.ndarray],
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Single-row times [ms]. Block by block in turns, so that a slow spell of the machine slows
-    both."""
+    """Times of single rows [ms], measured in blocks by turns, so that a slow phase of the machine
+    affects both."""
     rows = len(golden["observation"])
 
     def once(model: OnnxPolicy, i: int) -> float:
         row = slice(i % rows, i % rows + 1)
-        shown, noise = _shown(model, golden, row), golden["noise"][row]
+        policy_input = _policy_input(model, golden, row)
+        noise = golden["noise"][row]
         begin = time.perf_counter()
-        model(shown, noise)
+        model(policy_input, noise)
         return (time.perf_counter() - begin) * 1e3
 
     for i in range(config.warmup):

@@ -1,5 +1,5 @@
-"""A policy that another process or machine runs, asked over a websocket; `policies/serve.py` is the
-other end."""
+"""Runs a policy in another process or on another machine, over a websocket; `policies/serve.py` is
+the server."""
 
 from __future__ import annotations
 
@@ -32,41 +32,39 @@ from robots.wire.policy import (
 )
 
 LARGEST_ANSWER = 2**24
-"""Bytes of a frame that is taken from a server."""
+"""Largest size of a message from a server [bytes]."""
 
 
 @config
 class RemoteConfig:
-    """Which server, and how long to wait for it."""
+    """Address of the server and time limits."""
 
     uri: str = "ws://127.0.0.1:8000"
-    """ws:// or wss://, host and port."""
+    """Address of the server: ws:// or wss://, host and port."""
     connect_seconds: float = 10.0
-    """Limit for the connection and for the metadata each [s]."""
+    """Time limit for the connection, and for the server's metadata [s]."""
     answer_seconds: float = 5.0
-    """Limit for one chunk [s]. On a moving arm the loop's own watchdog is far quicker."""
+    """Time limit for one chunk [s]; on a moving arm the loop's own watchdog is far quicker."""
 
 
 class RemotePolicy:
     """A `robots.interfaces.Policy` whose chunks come from a server; `contract` is the server's.
 
-    After a lost connection or a late answer it stays closed: an answer that is not awaited any more
-    must never be taken for that to the next request. One request at a time; calls from several
-    threads wait for each other.
+    After a lost connection or a late answer it stays closed, so that a late answer is never taken
+    for the answer to the next request. Requests are sent one at a time; calls from several threads
+    wait for each other.
+
+    Args:
+        config: address and time limits.
+        token: token that the server expects.
+        expected: contract that the server's must equal; None accepts any.
+
+    Raises:
+        HandoffError: no server at the address, a token that is unusable or refused, or another
+            protocol or contract.
     """
 
     def __init__(self, config: RemoteConfig, token: str, expected: Contract | None = None) -> None:
-        """Connects and reads the server's contract.
-
-        Args:
-            config: which server.
-            token: that it wants to see.
-            expected: the contract that the server's must equal; None takes what it serves.
-
-        Raises:
-            HandoffError: no server there, a token that is unusable or refused, or another protocol
-                or contract.
-        """
         check_token(token)
         self.config = config
         self._lock = threading.Lock()
@@ -83,18 +81,19 @@ class RemotePolicy:
             raise
 
     def __call__(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Asks for one chunk per row, one request each.
+        """Predicts one chunk per row, with one request each.
 
         Args:
-            observation: `(B, n_obs_steps, O)`, contract units, newest last.
+            observation: `(B, n_obs_steps, O)` in the contract's units, newest last.
             noise: `(B, horizon, A)`, standard normal.
 
         Returns:
-            `(B, horizon, A)`, contract units, as the served policy computes them for one row.
+            `(B, horizon, A)` in the contract's units.
 
         Raises:
             HandoffError: inputs of the wrong shape, an error of the server, a lost connection or a
-            late answer. SafetyError: a non-finite answer.
+                late answer.
+            SafetyError: a non-finite answer.
         """
         contract = self.contract
         shape = (len(noise), contract.n_obs_steps, contract.observation_size)
@@ -114,7 +113,7 @@ class RemotePolicy:
         )
 
     def close(self) -> None:
-        """Ends the connection, from any thread; a call that waits for an answer fails at once."""
+        """Closes the connection, from any thread; a call that waits for an answer fails at once."""
         self._connection.close()
 
     def __enter__(self) -> RemotePolicy:
@@ -129,20 +128,20 @@ class RemotePolicy:
 
     def _handshake(self) -> Contract:
         frame = self._receive(self.config.connect_seconds)
-        told = unpack(frame) if isinstance(frame, bytes) else None
-        protocol = told.get("protocol") if isinstance(told, dict) else None
+        metadata = unpack(frame) if isinstance(frame, bytes) else None
+        protocol = metadata.get("protocol") if isinstance(metadata, dict) else None
         if (
-            not isinstance(told, dict)
+            not isinstance(metadata, dict)
             or protocol != PROTOCOL
-            or not isinstance(told.get("contract"), dict)
+            or not isinstance(metadata.get("contract"), dict)
         ):
             raise HandoffError(
                 f"{self._name}: speaks protocol {protocol!r}, expected {PROTOCOL!r}. Is it another server?"
             )
-        contract = validate(Contract, told["contract"], "contract")
-        if told.get("digest") != contract_digest(contract):
+        contract = validate(Contract, metadata["contract"], "contract")
+        if metadata.get("digest") != contract_digest(contract):
             raise HandoffError(
-                f"{self._name}: its contract is not that of its digest. Is it of another version?"
+                f"{self._name}: its contract does not match its digest. Is it another version?"
             )
         return contract
 

@@ -1,4 +1,4 @@
-"""Which action is due: chunks on the robot's clock, and what to do when they stop coming."""
+"""Schedules the actions of chunks on the robot's clock, and judges how old the newest action is."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from robots.errors import HandoffError, SafetyError
 
 @config
 class WatchdogConfig:
-    """How long the arm may live on its newest valid action."""
+    """Age limits of the newest valid action."""
 
     hold_periods: float = 1.5
-    """Policy periods after which the last target is merely held."""
+    """Age above which the last target is held [policy periods]."""
     stop_periods: float = 3.0
-    """Policy periods after which the reference is brought to rest where it is."""
+    """Age above which the reference is brought to rest where it is [policy periods]."""
     fault_seconds: float = 0.5
-    """Age that ends the episode [s]."""
+    """Age above which the episode ends with a fault [s]."""
 
 
 class Freshness(Enum):
-    """The rung of the watchdog's ladder."""
+    """Verdict of the watchdog on the newest action's age."""
 
     FRESH = "fresh"
     HOLD = "hold"
@@ -33,19 +33,24 @@ class Freshness(Enum):
 
 
 class Watchdog:
-    """Judges the age of the newest valid action. Armed by the first one."""
+    """Judges the age of the newest valid action, from the first action on.
+
+    Args:
+        config: age limits.
+        period: policy period [s].
+    """
 
     def __init__(self, config: WatchdogConfig, period: float) -> None:
-        """`period` is the policy's [s]."""
-        self._config, self._period = config, period
+        self._config = config
+        self._period = period
         self._newest: float | None = None
 
     def feed(self, time: float) -> None:
-        """A valid action was executed at robot time `time` [s]."""
+        """Notes that a valid action was executed at robot time `time` [s]."""
         self._newest = time
 
     def judge(self, time: float) -> Freshness:
-        """The rung at robot time `time` [s].
+        """The verdict at robot time `time` [s].
 
         Raises:
             SafetyError: the newest action is older than `fault_seconds`.
@@ -63,11 +68,17 @@ class Watchdog:
 
 
 class ChunkSchedule:
-    """Synchronous execution: a new chunk is due every `n_action_steps`, its predecessor's tail
-    bridges a late one."""
+    """Executes chunks synchronously: a new chunk is due every `n_action_steps`, and the rest of the
+    last one bridges its delay.
+
+    Args:
+        contract: horizon, history and number of actions to execute.
+
+    Raises:
+        HandoffError: the actions to execute exceed the horizon.
+    """
 
     def __init__(self, contract: Contract) -> None:
-        """Starts empty; `contract` states horizon, history and steps to execute."""
         self._first = contract.n_obs_steps - 1
         self._steps = contract.n_action_steps
         if self._first + self._steps > contract.horizon:
@@ -79,20 +90,20 @@ class ChunkSchedule:
         self._requested_step: int | None = None
 
     def due(self, step: int) -> bool:
-        """Whether an inference must be asked for at policy step `step`."""
+        """Whether an inference must begin at policy step `step`."""
         return self._requested_step is None or step - self._requested_step >= self._steps
 
     def requested(self, step: int) -> None:
-        """An inference on the observation of policy step `step` is under way."""
+        """Notes that an inference on the observation of policy step `step` has begun."""
         self._requested_step = step
 
     def receive(self, chunk: np.ndarray, step: int) -> None:
-        """Takes the chunk `(horizon, A)` that was predicted from the observation of policy step
-        `step`."""
-        self._chunk, self._chunk_step = chunk, step
+        """Takes the chunk `(horizon, A)` predicted from the observation of policy step `step`."""
+        self._chunk = chunk
+        self._chunk_step = step
 
     def action(self, step: int) -> np.ndarray | None:
-        """`(A,)` for policy step `step`, None when no chunk reaches that far."""
+        """`(A,)` action of policy step `step`; None if the newest chunk has none for it."""
         if self._chunk is None:
             return None
         index = self._first + step - self._chunk_step
@@ -100,8 +111,12 @@ class ChunkSchedule:
 
 
 class ObservationHistory:
-    """The newest `n_obs_steps` observations, the first one repeated at an episode's start as in
-    training."""
+    """The newest `n_obs_steps` observations; the first one is repeated at an episode's start, as in
+    training.
+
+    Args:
+        n_obs_steps: number of observations.
+    """
 
     def __init__(self, n_obs_steps: int) -> None:
         self._rows: deque[np.ndarray] = deque(maxlen=n_obs_steps)

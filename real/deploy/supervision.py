@@ -1,10 +1,10 @@
-"""A person beside a policy on an arm: holds it still, leads it by hand, judges the episode, ends
-the session.
+"""Lets a person supervise a policy on an arm: hold it still, steer it, label the episode, end the
+session.
 
-The loop looks at the person at every stream tick: to hold brakes the arm with the next tick, and to
-take it or give it back cuts the policy's step short and begins another, so that nobody waits for a
-slow policy's next look. A device's deflection is a speed: what is executed is a target on the board
-that moves on from where the arm's reference is when they take it.
+The loop polls the person at every stream tick. A hold brakes the arm from the next tick on. Taking
+the arm over or giving it back cuts the policy's step short and begins another, so that the person
+never waits for a slow policy. A device's deflection is a speed: the executed action is a target on
+the board that moves on from the arm's reference at the takeover.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ from robots.spec import ActionSpec
 STEPS = ActionSpec(
     low=(-1.0, -1.0), high=(1.0, 1.0), names=("x", "y"), unit="1", interface="board_steps"
 )
-"""What an `Operator` beside a plane is asked for: shares of `OversightConfig.speed` along x and y
-of the base."""
+"""Actions of an `Operator` in a plane: shares of `SupervisionConfig.speed` along x and y of the
+base."""
 
 
 @config
-class OversightConfig:
-    """What a person may ask of the arm."""
+class SupervisionConfig:
+    """Speed of takeovers and time limit of holds."""
 
     speed: float = 0.15
-    """Of the pusher at full deflection [m/s]; half of what the governor allows."""
+    """Speed of the pusher at full deflection [m/s]; by default below a third of the governor's
+    limit."""
     hold_seconds: float = 60.0
-    """Robot time in which one episode may be held under control [s]. After it the episode ends as
-    it is and the arm goes back to its own hold: memory for its states is reserved before it
-    moves."""
+    """Longest robot time for which one episode may be held still under control [s]. After it the
+    episode ends and the arm returns to its own hold, because memory for the robot's states is
+    reserved before the episode."""
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
+    """Scaling and axes of the person's motion."""
 
 
-class Tell(Protocol):
-    """Who wants to know what became of a step; `real.console.console_operator.ConsoleOperator.told`
-    is one."""
+class StepListener(Protocol):
+    """A function that is called with every executed step;
+    `real.console.console_operator.ConsoleOperator.report_step` is one."""
 
     def __call__(
         self,
@@ -56,72 +58,90 @@ class Tell(Protocol):
         label: Label,
         last: bool,
     ) -> None:
-        """One step was executed."""
+        """Takes a step.
+
+        Args:
+            observation: observation before the step, per field (1, ...).
+            intervention: proposed and executed actions.
+            reward: reward of the step.
+            success: whether the step ended the episode in success.
+            probability: probability of success by a classifier; None without one.
+            label: the person's label of the episode.
+            last: whether the episode ended with the step.
+        """
         ...
 
 
-class Oversight:
-    """What the loop knows of the person.
+class Supervision:
+    """State of the person who supervises an arm, as the loop sees it.
 
     Args:
-        operator: made for `STEPS`.
-        config: see there.
-        plane: of the task.
-        rate_hz: of the policy's steps.
-        tell: told every step; None tells nobody.
+        operator: operator whose actions are `STEPS`.
+        config: speed and time limit.
+        plane: plane of the task.
+        rate_hz: policy steps per second.
+        on_step: called with every executed step, or None.
     """
 
     def __init__(
         self,
         operator: Operator,
-        config: OversightConfig,
+        config: SupervisionConfig,
         plane: Plane,
         rate_hz: float,
-        tell: Tell | None = None,
+        on_step: StepListener | None = None,
     ) -> None:
-        self.operator, self.config, self.tell = operator, config, tell
+        self.operator = operator
+        self.config = config
+        self.on_step = on_step
         self._board_from_base = plane.velocity_axes()[:2].T
-        self._way = config.speed / rate_hz
+        self._step_length = config.speed / rate_hz
+        """Distance that the target moves per policy step at full deflection [m]."""
         self._target: np.ndarray | None = None
+        """(D,) the person's target on the board [m], during a takeover."""
         self.label = Label.NONE
-        """Said of the running episode."""
+        """The person's label of the running episode."""
         self.paused = True
-        """The arm is to stand still."""
+        """Whether the arm must hold still."""
         self.stopped = False
-        """The session is to end."""
-        self.leading = False
-        """The person has had the arm since the last policy step."""
-        self.wants: bool | None = None
-        """Whether they hold the device at this moment; None where it does not say between steps."""
+        """Whether the session must end."""
+        self.intervening = False
+        """Whether the person had the arm at the last policy step."""
+        self.engaged: bool | None = None
+        """Whether the person holds the device at this moment; None if the device does not report it
+        between steps."""
 
     def begin(self, seed: int) -> None:
-        """A new episode; whoever holds the arm must take it anew."""
+        """Begins a new episode; a person who holds the arm begins a new takeover."""
         self.operator.reset([seed])
-        self._target, self.leading, self.label = None, False, Label.NONE
+        self._target = None
+        self.intervening = False
+        self.label = Label.NONE
 
-    def look(self) -> None:
-        """Asks what the person wants."""
-        asked = self.operator.requests()
-        # What is said while the arm stands still counts with the next step.
-        self.label = asked.label or self.label
-        self.paused, self.wants = asked.paused, asked.engaged
-        self.stopped |= asked.stop
+    def poll(self) -> None:
+        """Reads the person's requests."""
+        requests = self.operator.requests()
+        # A label that is given while the arm holds still counts at the next step.
+        self.label = requests.label or self.label
+        self.paused = requests.paused
+        self.engaged = requests.engaged
+        self.stopped |= requests.stop
 
     @property
-    def over(self) -> bool:
-        """The person has ended the episode."""
+    def episode_ended(self) -> bool:
+        """Whether the person has ended the episode."""
         return self.stopped or self.label is not Label.NONE
 
     @property
-    def still(self) -> bool:
-        """The reference must come to rest now."""
-        return self.paused or self.over
+    def must_hold(self) -> bool:
+        """Whether the reference must come to rest."""
+        return self.paused or self.episode_ended
 
     @property
     def interrupts(self) -> bool:
-        """The running policy step must not go on: stillness, or somebody else has the arm from now
-        on."""
-        return self.still or (self.wants is not None and self.wants != self.leading)
+        """Whether the running policy step must be cut short, for a hold or because the arm changes
+        hands."""
+        return self.must_hold or (self.engaged is not None and self.engaged != self.intervening)
 
     def step(
         self,
@@ -130,24 +150,24 @@ class Oversight:
         at: np.ndarray,
         clamp: Callable[[np.ndarray], np.ndarray],
     ) -> Intervention:
-        """Who acts at this policy step.
+        """The intervention at a policy step.
 
         Args:
-            proposed: (D,) the policy's target [m], board.
-            observation: per field, without a leading dimension.
-            at: (D,) the arm's reference now [m], board.
-            clamp: into the keep-in box.
+            proposed: (D,) the policy's target on the board [m].
+            observation: observation per field, without a leading dimension.
+            at: (D,) the arm's present reference on the board [m].
+            clamp: clips a point to the keep-in box.
 
         Returns:
-            Of one world, (1, D) targets [m], board.
+            The intervention with (1, D) targets on the board [m].
         """
-        said = self.operator.intervene(
-            proposed[None], {name: np.asarray(it)[None] for name, it in observation.items()}
-        )
-        self.leading = bool(said.intervening[0])
-        if not self.leading:
+        batch = {name: np.asarray(value)[None] for name, value in observation.items()}
+        intervention = self.operator.intervene(proposed[None], batch)
+        self.intervening = bool(intervention.intervening[0])
+        if not self.intervening:
             self._target = None
-            return said
-        before = at if self._target is None else self._target
-        self._target = clamp(before + self._way * (self._board_from_base @ said.executed[0]))
-        return said._replace(executed=self._target[None].copy())
+            return intervention
+        target = at if self._target is None else self._target
+        step = self._step_length * (self._board_from_base @ intervention.executed[0])
+        self._target = clamp(target + step)
+        return intervention._replace(executed=self._target[None].copy())

@@ -1,0 +1,10 @@
+"""Drives a Franka arm and its gripper through franky 2.0.0.
+
+- `arm`: the arm under impedance control, with its faults and its recovery.
+- `connection`: connecting, converting states, and checking which robot is connected.
+- `impedance`: configuration of the impedance laws.
+- `joint_limits`: bounds on the joints' positions and velocities.
+- `gripper`: the gripper, and its target during an episode.
+- `realtime`: real-time priority for the 1 kHz loop alone.
+- `state_recorder`: recording of every 1 kHz robot state.
+"""

@@ -1,5 +1,5 @@
-"""A Franka arm through franky 2.0.0: Python streams targets, the impedance law runs in franky's 1
-kHz C++ loop."""
+"""Drives a Franka arm through franky 2.0.0: Python streams targets, and the impedance law runs in
+franky's 1 kHz C++ loop."""
 
 from __future__ import annotations
 
@@ -14,62 +14,67 @@ import numpy as np
 
 from real.arm import ArmFaultError, ArmState, PoseTarget
 from real.clock import WallClock
-from real.franka.impedance import ImpedanceConfig, Vector6, Vector7, impedance_motion
+from real.franka.connection import NO_REALTIME, arm_state, check_robot, connect, error_names
+from real.franka.impedance import ImpedanceConfig, Vector6, impedance_motion
 from real.franka.joint_limits import joint_velocity
 from real.franka.realtime import Scheduling, scheduled
-from real.franka.state_recorder import FlightRecorder
+from real.franka.state_recorder import StateRecorder
 from robots.config import config
 from robots.errors import HandoffError, SafetyError, words
-from robots.franka.fr3 import Q_MAX, Q_MIN
+from robots.franka import RobotName, find_robot
 from robots.franka.kinematics import inverse_kinematics
+from robots.franka.robot import Robot
 from robots.interfaces import Clock
 
 Vector3 = tuple[float, float, float]
 
-_NO_REALTIME = "arm: no realtime priority ({}). A real arm needs a PREEMPT_RT kernel; a twin, `realtime: ignore`."
-
 STOP_DYNAMICS = 0.5
-"""Share of the limits with which a move is stopped half-way. At all of them franky's first sample
-was refused by the twin's check of the accelerations, which is the robot's."""
+"""Share of the arm's limits with which a motion is stopped half-way. At the full limits franky's
+first sample failed the twin's check of accelerations, which is the robot's."""
 
 
 @config
 class FrankaConfig:
     """Connection, controller and collision behaviour of one arm."""
 
+    robot: RobotName = "fr3"
+    """Robot that is connected; another one is refused."""
     host: str = "127.0.0.1"
-    """Name or address of the robot's control (or of its twin)."""
+    """Name or address of the robot's control, or of its twin."""
     realtime: Literal["enforce", "ignore"] = "enforce"
-    """`enforce` refuses to run without a PREEMPT_RT kernel; `ignore` is for the twin."""
+    """Real-time check: `enforce` refuses to run without a PREEMPT_RT kernel; `ignore` is for the
+    twin."""
     impedance: ImpedanceConfig = field(default_factory=ImpedanceConfig)
-    """The law that follows the targets."""
-    collision_torque: Vector7 = (40.0, 40.0, 36.0, 36.0, 12.0, 12.0, 12.0)
-    """External joint torque that makes the robot stop [Nm]; half of it counts as contact."""
+    """Impedance law that follows the targets."""
+    collision_torque: tuple[float, ...] = (40.0, 40.0, 36.0, 36.0, 12.0, 12.0, 12.0)
+    """(J,) external joint torque that stops the robot [Nm]; half of it counts as contact."""
     collision_force: Vector6 = (50.0, 50.0, 50.0, 15.0, 15.0, 15.0)
-    """External force x, y, z [N] and moment [Nm] that make the robot stop; half of them count as
+    """External force x, y, z [N] and moment [Nm] that stop the robot; half of them count as
     contact."""
-    tool_length: float = 0.120
-    """Flange to the tool's tip [m], by default the pusher's; the end effector frame is the flange
-    moved along its z."""
+    tool_length: float | None = 0.120
+    """Distance from the flange to the tool's tip [m], by default the pusher's; None takes the point
+    between the fingertips of the robot's gripper. The end effector frame is the flange's, moved
+    along its z."""
     load_mass: float = 0.0
-    """Payload beyond the end effector configured in Desk [kg]."""
+    """Mass of a payload beyond the end effector configured in Desk [kg]."""
     load_com: Vector3 = (0.0, 0.0, 0.0)
-    """Its centre of mass in the flange frame [m]."""
+    """Centre of mass of that payload in the flange frame [m]."""
     move_dynamics: float = 0.1
-    """Share of the arm's velocity, acceleration and jerk limits used by `move_to_joints`."""
+    """Share of the arm's velocity, acceleration and jerk limits that `move_to_joints` uses."""
     rest_torque: float = 4.0
-    """External torque per joint at rest above which the payload counts as wrongly configured
+    """External torque of a joint at rest above which the payload counts as wrongly configured
     [Nm]."""
     record_seconds: float = 60.0
-    """Robot states reserved per motion [s] (0.5 kB each millisecond)."""
+    """Time for which memory for robot states is reserved per motion [s], 0.5 kB each
+    millisecond."""
 
 
 class FrankaArm:
-    """Implements `real.arm.Arm`. A context manager: leaving it, in whatever way, brings the arm to
-    rest first.
+    """Implements `real.arm.Arm`; a context manager, which always brings the arm to rest before it
+    disconnects.
 
-    Nothing recovers by itself: a fault is latched, and every later command raises it again until
-    `recover` is called.
+    The arm never recovers by itself: a fault is latched, and every later command raises it again
+    until `recover` is called.
     """
 
     def __init__(
@@ -78,33 +83,37 @@ class FrankaArm:
         clock: Clock | None = None,
         await_motion: Callable[[], None] = lambda: None,
     ) -> None:
-        """Does not connect yet.
+        """Prepares the arm; entering the context connects to it.
 
         Args:
-            config: of the arm.
-            clock: robot time; None waits for the robot's own (hardware). A lockstep twin brings its
-                own.
-            await_motion: called after every start of a motion; a lockstep twin waits there for the
+            config: connection, controller and collision behaviour.
+            clock: clock of robot time; None follows the robot's own (hardware). A lockstep twin is
+                its own clock.
+            await_motion: called after every start of a motion; a lockstep twin waits in it for the
                 first command, so that granted time never passes before the motion.
         """
         self.config = config
+        self.robot: Robot = find_robot(config.robot)
+        self.robot.check_per_joint("arm.collision_torque", config.collision_torque)
         self._await_motion = await_motion
         self.clock: Clock = (
             WallClock(lambda: self._robot.state.time.to_sec()) if clock is None else clock
         )
         self.flange_T_ee = np.eye(4)
-        self.flange_T_ee[2, 3] = config.tool_length
-        self.recorder: FlightRecorder | None = None
+        tcp_offset = self.robot.gripper.tcp_offset
+        self.flange_T_ee[2, 3] = tcp_offset if config.tool_length is None else config.tool_length
+        self.recorder: StateRecorder | None = None
         self._robot: Any = None
         self._control_scheduling: Scheduling | None = None
         self._motion: Any = None
         self._fault: ArmFaultError | None = None
-        self._q_target = np.zeros(7)
+        self._q_target = self.robot.q_home.copy()
 
     def __enter__(self) -> FrankaArm:
         with scheduled():
-            self._robot = _connect(self.config)
+            self._robot = connect(self.config.host, self.config.realtime)
             self._control_scheduling = Scheduling.current()
+        self._guarded(lambda: check_robot(self.robot, self._robot, self.config.host))
         self._configure()
         return self
 
@@ -117,7 +126,7 @@ class FrankaArm:
         try:
             self.stop()
         except Exception as second:
-            # The first error tells what happened; the one of the clean-up would only hide it.
+            # The first error is the cause; that of the clean-up must not hide it.
             if error is None:
                 raise
             error.add_note(f"Stopping the arm failed: {words(second)}")
@@ -125,8 +134,11 @@ class FrankaArm:
             self._robot = None
 
     def state(self) -> ArmState:
-        """The newest state. Latches and raises an `ArmFaultError` when the robot has stopped by
-        itself."""
+        """The newest state.
+
+        Raises:
+            ArmFaultError: the robot has stopped by itself; the fault is latched.
+        """
         self._raise_latched()
         state = arm_state(self._robot.state)
         if self._motion is not None and (state.errors or not self._robot.is_in_control):
@@ -139,7 +151,8 @@ class FrankaArm:
         """Checks that the arm is ready: mode, errors, fresh states, joint limits, payload.
 
         Raises:
-            SafetyError: it is not; names the figure, its limit and the likely cause.
+            SafetyError: the arm is not ready; the message names the figure, its limit and the
+                likely cause.
         """
         before = arm_state(self._robot.state)
         self.clock.advance(0.01)
@@ -156,7 +169,8 @@ class FrankaArm:
             raise SafetyError(
                 f"arm: its time stands at {state.time:.3f} s. Are states still being sent?"
             )
-        margin = np.minimum(state.q - Q_MIN, Q_MAX - state.q)
+        limits = self.robot.limits
+        margin = np.minimum(state.q - limits.q_min, limits.q_max - state.q)
         if margin.min() < 0.05:
             i = int(np.argmin(margin))
             raise SafetyError(
@@ -171,28 +185,29 @@ class FrankaArm:
         return state
 
     def move_to_joints(self, q: np.ndarray, halted: Callable[[], bool] = lambda: False) -> bool:
-        """Moves to joint positions `q` (7,) [rad] at reduced dynamics, and waits in robot time
-        until it is there.
+        """Moves to joint positions at reduced dynamics, and waits in robot time until they are
+        reached.
 
         Args:
-            q: target.
-            halted: asked every 10 ms; once true the arm comes to rest where it is, at full
-                deceleration.
+            q: (J,) target [rad].
+            halted: called every 10 ms; once it returns True the arm comes to rest where it is.
 
         Returns:
-            Whether it is there.
+            Whether the target was reached.
 
         Raises:
-            SafetyError: `q` is not 7 finite numbers inside the limits.
+            SafetyError: `q` is not one finite number per joint inside the limits.
             ArmFaultError: the robot stopped on the way.
         """
         import franky
 
         self._require_idle("move_to_joints")
         q = np.asarray(q, dtype=np.float64)
-        if q.shape != (7,) or not ((q > Q_MIN) & (q < Q_MAX)).all():
+        joints, limits = self.robot.num_joints, self.robot.limits
+        if q.shape != (joints,) or not ((q > limits.q_min) & (q < limits.q_max)).all():
             raise SafetyError(
-                f"arm: joint target {q.tolist()} rad, expected 7 numbers inside {Q_MIN.tolist()} to {Q_MAX.tolist()}."
+                f"arm: joint target {q.tolist()} rad, expected {joints} numbers inside {limits.q_min.tolist()} to "
+                f"{limits.q_max.tolist()}."
             )
         motion = franky.JointMotion(q, relative_dynamics_factor=self.config.move_dynamics)
         self._begin(motion)
@@ -203,19 +218,18 @@ class FrankaArm:
         return False
 
     def start(self) -> None:
-        """Takes control under impedance, holding the present pose, and starts a fresh
-        `recorder`."""
+        """Takes control under impedance, holds the present pose, and starts a new `recorder`."""
         self._require_idle("start")
         state = arm_state(self._robot.state)
         self._q_target = state.q.copy()
-        motion = impedance_motion(self.config.impedance, state)
-        self.recorder = FlightRecorder(self.config.record_seconds)
+        motion = impedance_motion(self.config.impedance, self.robot, state)
+        self.recorder = StateRecorder(self.config.record_seconds, self.robot.num_joints)
         motion.register_callback(self.recorder)
         self._motion = motion
         self._begin(motion)
 
     def set_target(self, target: PoseTarget) -> None:
-        """Streams one target; 33 us, so 250 Hz cost nothing.
+        """Sends one target, which takes 33 us.
 
         Raises:
             SafetyError: a non-finite entry, or the arm is not under control.
@@ -241,13 +255,13 @@ class FrankaArm:
             )
             return
         flange = target.base_T_ee @ np.linalg.inv(self.flange_T_ee)
-        self._q_target = inverse_kinematics(flange, self._q_target)
-        dq = joint_velocity(self._q_target, target.twist, self.flange_T_ee)
+        self._q_target = inverse_kinematics(self.robot, flange, self._q_target)
+        dq = joint_velocity(self.robot.chain, self._q_target, target.twist, self.flange_T_ee)
         self._motion.set_reference(franky.JointReference(q=self._q_target, dq=dq))
 
     def stop(self) -> None:
-        """Ramps the torque into pure damping, waits until the arm rests; latches what went
-        wrong."""
+        """Ramps the torque into pure damping, and waits until the arm rests; a fault on the way is
+        latched."""
         import franky
 
         if self._robot is None or self._motion is None:
@@ -260,7 +274,7 @@ class FrankaArm:
             self._wait_until_done(4.0)
 
     def recover(self) -> None:
-        """Clears a latched fault. Only for a person who has found its cause.
+        """Clears a latched fault; to be called by a person who has found its cause.
 
         Raises:
             SafetyError: the robot refuses, e.g. because the user stop is still pressed.
@@ -296,14 +310,13 @@ class FrankaArm:
         self._guarded(send)
 
     def _move(self, motion: Any) -> None:
-        """Hands `motion` to franky. The thread in which it runs its 1 kHz loop inherits the
-        priority held here."""
+        """Starts `motion` in franky, whose 1 kHz thread inherits the priority set here."""
         with scheduled(self._control_scheduling):
             self._guarded(lambda: self._robot.move(motion, asynchronous=True))
 
     def _begin(self, motion: Any) -> None:
-        """Starts a motion and waits, in host time, until the robot obeys it; robot time may stand
-        still meanwhile."""
+        """Starts a motion and waits, in host time, until the robot executes it; robot time may
+        stand still meanwhile."""
         import franky
 
         self._move(motion)
@@ -318,7 +331,7 @@ class FrankaArm:
         self._latch(arm_state(self._robot.state))
 
     def _wait_until_done(self, seconds: float, halted: Callable[[], bool] = lambda: False) -> bool:
-        """Lets robot time pass until the running motion has ended; False when `halted` came
+        """Lets robot time pass until the running motion has ended; returns False if `halted` came
         first."""
         for _ in range(round(seconds / 0.01)):
             if self._has_ended():
@@ -331,12 +344,12 @@ class FrankaArm:
         )
 
     def _has_ended(self) -> bool:
-        """Whether no motion runs; raises the fault that ended one."""
+        """Whether the motion has ended; raises the fault that ended it."""
         # Not `poll_motion`: in franky 2.0.0 it answers the opposite of what its documentation says.
         return self._guarded(lambda: self._robot.join_motion(timeout=0.0))
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Runs a call into franky; what it raises becomes a fault or one clear error."""
+        """Runs a call into franky, and converts its exceptions to a fault or one clear error."""
         import franky
 
         try:
@@ -350,7 +363,7 @@ class FrankaArm:
                 f"arm at {self.config.host}: connection lost ({error}). Is it still powered and linked?"
             ) from None
         except franky.RealtimeException as error:
-            raise HandoffError(_NO_REALTIME.format(error)) from None
+            raise HandoffError(NO_REALTIME.format(error)) from None
         except (franky.CommandException, franky.InvalidOperationException) as error:
             raise HandoffError(
                 f"arm at {self.config.host}: refused a command ({error}). Is it in the right mode?"
@@ -376,59 +389,3 @@ class FrankaArm:
             raise HandoffError("arm: not connected; use it as a context manager.")
         if self._fault is not None:
             raise self._fault
-
-
-def arm_state(state: Any) -> ArmState:
-    """The `ArmState` of a `franky.RobotState`."""
-    return ArmState(
-        time=state.time.to_msec() * 1e-3,
-        q=np.array(state.q),
-        dq=np.array(state.dq),
-        base_T_ee=np.array(state.O_T_EE.matrix),
-        tau_J=np.array(state.tau_J),
-        tau_ext=np.array(state.tau_ext_hat_filtered),
-        success_rate=float(state.control_command_success_rate),
-        mode=state.robot_mode.name,
-        errors=error_names(state.current_errors),
-    )
-
-
-def error_names(errors: Any) -> tuple[str, ...]:
-    """Names of the flags that are set in a `franky.Errors`."""
-    # One call into C++ for the usual case, that nothing is wrong.
-    if not any(errors.__getstate__()):
-        return ()
-    flags = (name for name, member in vars(type(errors)).items() if isinstance(member, property))
-    return tuple(name for name in flags if getattr(errors, name))
-
-
-def _connect(config: FrankaConfig) -> Any:
-    try:
-        import franky
-    except ImportError as error:
-        raise HandoffError(
-            f"franky: cannot be imported ({error}). Install franky-control==2.0.0 (Linux x86_64)."
-        ) from None
-    realtime = (
-        franky.RealtimeConfig.Enforce
-        if config.realtime == "enforce"
-        else franky.RealtimeConfig.Ignore
-    )
-    try:
-        return franky.Robot(config.host, relative_dynamics_factor=1.0, realtime_config=realtime)
-    except franky.NetworkException as error:
-        raise HandoffError(
-            f"arm: nobody answers at {config.host}:1337 ({error}). "
-            "Is the twin running, the robot on, FCI active in Desk?"
-        ) from None
-    except franky.IncompatibleVersionException as error:
-        raise HandoffError(
-            f"arm at {config.host}: speaks another FCI version ({error}). franky-control 2.0.0 needs robot system "
-            "5.9.0 or newer."
-        ) from None
-    except franky.RealtimeException as error:
-        raise HandoffError(_NO_REALTIME.format(error)) from None
-    except (franky.ProtocolException, franky.ModelException) as error:
-        raise HandoffError(
-            f"arm at {config.host}: answered what is not FCI protocol 10 ({error})."
-        ) from None

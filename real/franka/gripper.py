@@ -1,10 +1,8 @@
-"""A Franka Hand through franky 2.0.0: a stream of openings becomes the few commands that such a
-hand understands.
+"""Drives a Franka Hand through franky 2.0.0: a stream of target openings becomes a few commands.
 
-A simulated hand follows an opening at every step. A real one is told to move or to grasp, takes its
-time, and must be stopped before it is told otherwise. So commands are sent only where what is asked
-for has changed, by a thread of their
-own: nothing here waits for the hand in the step of a policy.
+A simulated gripper follows a target at every step. The real one executes one command to move or to
+grasp at a time, which must be stopped before another one begins. Therefore a command is sent only
+when the target changes, by a thread of its own: a policy step never waits for the gripper.
 """
 
 from __future__ import annotations
@@ -21,108 +19,132 @@ import numpy as np
 from robots.config import config
 from robots.control.actions import gripper_target
 from robots.errors import HandoffError, SafetyError
-from robots.franka import gripper
+from robots.franka.robot import Gripper
 from robots.interfaces import Observation
 
 JOIN_SECONDS = 5.0
-"""For a thread to end [s]."""
-LOOK_SECONDS = 0.05
-"""Between two looks at how what was told is going [s]."""
+"""Time limit for a thread to end [s]."""
+CHECK_SECONDS = 0.05
+"""Longest time between checks of the running command [s]."""
 
 
 @config
-class HandConfig:
-    """How a hand is told."""
+class GripperDriverConfig:
+    """Speed, force and thresholds of the gripper's commands."""
 
-    speed: float = gripper.SPEED_MAX
-    """Of the opening [m/s]."""
+    speed: float | None = None
+    """Rate of change of the opening [m/s]; None takes the gripper's highest."""
     force: float = 15.0
-    """Of each finger, where it grasps [N]; that of the simulated worlds, whose fingers meet light
-    parts."""
+    """Grasping force of each finger [N]; the default is that of the simulation, whose parts are
+    light."""
     slack: float = 0.005
-    """An opening that differs by less from the one told last is not told [m]."""
+    """Difference from the last target below which a new one is not sent [m]."""
     closed: float = 0.010
-    """Openings below it are a grasp: the fingers go on until they hold something or meet [m]."""
+    """Target below which the gripper grasps: the fingers close until they hold something or meet
+    [m]."""
     max_age: float = 1.0
-    """Age of the newest state from which on it says nothing any more [s]; a hand sends some ten in
+    """Age of the newest state above which it is an error [s]; a gripper sends about ten states in
     that time."""
 
 
-class Hand(Protocol):
-    """What the loop knows of a hand."""
+class GripperDevice(Protocol):
+    """A gripper as the deploy loop sees it."""
 
     def width(self) -> float:
-        """Opening [m].
+        """Present opening [m].
 
         Raises:
-            SafetyError: the hand has fallen silent, or refused what it was told.
+            SafetyError: the gripper has sent no state for too long, or refused a command.
         """
         ...
 
-    def tell(self, opening: float) -> None:
-        """How far to open [m]; returns before it is."""
+    def set_width(self, opening: float) -> None:
+        """Sets the target opening [m]; returns before it is reached."""
         ...
 
 
-class HandTarget:
-    """What a policy's entries for the hand come to, step by step, as in the simulated worlds."""
+class GripperTarget:
+    """The gripper's target during an episode, moved by a policy's actions as in simulation.
 
-    def __init__(self, device: Hand, period: float) -> None:
-        """Begins an episode with the opening that there is; `period` is the policy's [s]."""
-        self._hand, self._period = device, period
-        self._width = self._told = device.width()
+    Args:
+        device: the gripper; its present opening is the first target.
+        period: policy period [s].
+        gripper: limits of the gripper.
+    """
 
-    def shown(self) -> Observation:
+    def __init__(self, device: GripperDevice, period: float, gripper: Gripper) -> None:
+        self._device = device
+        self._period = period
+        self._gripper = gripper
+        self._width = device.width()
+        self._width_target = self._width
+
+    def observation(self) -> Observation:
         """`width` and `width_target` (1,) [m]; see `sim.tasks.task.proprioception`."""
-        self._width = self._hand.width()
+        self._width = self._device.width()
         return {
             "width": np.array([self._width], dtype=np.float32),
-            "width_target": np.array([self._told], dtype=np.float32),
+            "width_target": np.array([self._width_target], dtype=np.float32),
         }
 
-    def take(self, entry: float) -> None:
-        """Obeys the entry of an action, -1 closed to 1 open
+    def apply(self, entry: float) -> None:
+        """Applies the gripper's entry of an action, -1 closed to 1 open
         (`robots.control.actions.GRIPPER_SPEC`)."""
-        told, width = np.array(self._told), np.array(self._width)
-        self._told = float(gripper_target(told, width, np.array(entry), self._period))
-        self._hand.tell(0.5 * gripper.WIDTH_MAX * (1.0 + float(np.clip(entry, -1.0, 1.0))))
+        target, width = np.array(self._width_target), np.array(self._width)
+        target = gripper_target(target, width, np.array(entry), self._period, self._gripper)
+        self._width_target = float(target)
+        width_max = self._gripper.width_max
+        self._device.set_width(0.5 * width_max * (1.0 + float(np.clip(entry, -1.0, 1.0))))
 
 
-class FrankaHand:
-    """Implements `Hand`; a context manager. On leaving, an action under way is stopped; a hand that
-    has grasped keeps what it holds."""
+class FrankaGripper:
+    """Implements `GripperDevice`; a context manager. Leaving it stops a running command; a gripper
+    that has grasped keeps its grasp.
+
+    Args:
+        host: name or address of the robot's control.
+        config: speed, force and thresholds.
+        gripper: limits of the gripper.
+        await_actions: for a lockstep twin, whose time passes only on request: waits until the
+            gripper has received so many actions in this connection. States are then read on
+            demand. None: a thread reads them as they come.
+    """
 
     def __init__(
-        self, host: str, config: HandConfig, await_actions: Callable[[int], None] | None = None
+        self,
+        host: str,
+        config: GripperDriverConfig,
+        gripper: Gripper,
+        await_actions: Callable[[int], None] | None = None,
     ) -> None:
-        """Does not connect yet.
-
-        Args:
-            host: name or address of the robot's control.
-            config: of the hand.
-            await_actions: of a lockstep twin, whose world stands until it is granted time: waits
-                until the hand has received so many actions in this connection. States are then read
-                when they are asked for. None reads them in a thread of their own, as they come.
-        """
-        self._host, self._config, self._await_actions = host, config, await_actions
+        self._host = host
+        self._config = config
+        self._await_actions = await_actions
+        self._width_max = gripper.width_max
+        self._speed = gripper.speed_max if config.speed is None else config.speed
         self._gripper: Any = None
         self._changed = threading.Condition()
-        self._wanted: float | None = None
-        self._sent: float | None = None
+        self._next_target: float | None = None
+        """Target that has not been sent yet [m]."""
+        self._sent_target: float | None = None
+        """Target of the last command [m]."""
         self._actions = 0
+        """Number of commands sent."""
         self._closing = False
         self._trouble: Exception | None = None
         self._newest = (0.0, 0.0)
+        """The newest opening [m] and the time at which it was read [s]."""
         self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> FrankaHand:
+    def __enter__(self) -> FrankaGripper:
         self._gripper = _connect(self._host)
         self._read()
-        # It stands where it stands: to be told that again is to be told nothing.
-        self._sent = self._newest[0]
+        # The present opening counts as sent, so that a target that equals it sends no command.
+        self._sent_target = self._newest[0]
         work = [self._command] if self._await_actions is not None else [self._command, self._listen]
         self._threads = [
-            threading.Thread(target=one, name=f"hand {one.__name__}", daemon=True) for one in work
+            threading.Thread(target=target, name=f"gripper {target.__name__}", daemon=True)
+            for target in work
         ]
         for thread in self._threads:
             thread.start()
@@ -142,45 +164,45 @@ class FrankaHand:
         self._gripper = None
 
     def width(self) -> float:
-        """See `Hand`."""
+        """See `GripperDevice`."""
         self._raise_trouble()
         if self._await_actions is not None:
             self._read()
-        opening, heard = self._newest
-        age = time.monotonic() - heard
+        opening, read_at = self._newest
+        age = time.monotonic() - read_at
         if age > self._config.max_age:
             raise SafetyError(
-                f"hand at {self._host}: newest state is {age:.2f} s old, limit {self._config.max_age} s. Is it still "
-                "connected and powered?"
+                f"gripper at {self._host}: newest state is {age:.2f} s old, limit {self._config.max_age} s. Is it "
+                "still connected and powered?"
             )
         return opening
 
-    def tell(self, opening: float) -> None:
-        """See `Hand`.
+    def set_width(self, opening: float) -> None:
+        """See `GripperDevice`.
 
         Raises:
-            SafetyError: not a number from 0 to the hand's largest opening, or an earlier command
-                was refused.
+            SafetyError: the target is no number from 0 to the gripper's largest opening, or an
+                earlier command was refused.
         """
         self._raise_trouble()
-        if not 0.0 <= opening <= gripper.WIDTH_MAX:
+        if not 0.0 <= opening <= self._width_max:
             raise SafetyError(
-                f"hand: told to open {opening} m, expected 0 to {gripper.WIDTH_MAX}. Did the policy diverge?"
+                f"gripper: target opening is {opening} m, expected 0 to {self._width_max}. Did the policy diverge?"
             )
         with self._changed:
-            if not self._news(opening):
+            if not self._differs(opening):
                 return
-            self._wanted = opening
+            self._next_target = opening
             self._changed.notify_all()
             if self._await_actions is None:
                 return
-            self._changed.wait_for(lambda: self._wanted is None, JOIN_SECONDS)
+            self._changed.wait_for(lambda: self._next_target is None, JOIN_SECONDS)
         self._raise_trouble()
         self._await_actions(self._actions)
 
-    def _news(self, opening: float) -> bool:
-        """Whether the opening differs from what the hand was told last."""
-        last = self._sent if self._wanted is None else self._wanted
+    def _differs(self, opening: float) -> bool:
+        """Whether the target differs from the last one."""
+        last = self._sent_target if self._next_target is None else self._next_target
         assert last is not None
         closes = opening < self._config.closed
         return closes != (last < self._config.closed) or (
@@ -188,7 +210,7 @@ class FrankaHand:
         )
 
     def _command(self) -> None:
-        """The thread that tells the hand."""
+        """Sends commands; runs in a thread of its own."""
         import franky
 
         running: Any = None
@@ -196,33 +218,34 @@ class FrankaHand:
             while True:
                 with self._changed:
                     self._changed.wait_for(
-                        lambda: self._closing or self._wanted is not None, LOOK_SECONDS
+                        lambda: self._closing or self._next_target is not None, CHECK_SECONDS
                     )
-                    wanted = self._wanted
+                    target = self._next_target
                 if self._closing:
-                    # franky would wait for what is under way, however long it takes.
+                    # Stopped here, because franky would wait until the command ends by itself.
                     self._end(running)
                     return
-                if wanted is None:
+                if target is None:
                     if running is not None and running.wait(0.0):
                         running.get()
                         running = None
                     continue
                 self._end(running)
-                running = self._begin(wanted)
+                running = self._begin(target)
                 with self._changed:
-                    self._sent, self._actions = wanted, self._actions + 1
-                    # What was asked for meanwhile is next.
-                    self._wanted = None if self._wanted == wanted else self._wanted
+                    self._sent_target = target
+                    self._actions += 1
+                    # A target that was set meanwhile is the next one.
+                    self._next_target = None if self._next_target == target else self._next_target
                     self._changed.notify_all()
         except franky.Exception as error:
             with self._changed:
-                self._trouble, self._wanted = error, None
+                self._trouble = error
+                self._next_target = None
                 self._changed.notify_all()
 
     def _end(self, running: Any) -> None:
-        """Makes room for another action; raises what went wrong with one that has ended by
-        itself."""
+        """Stops the running command; raises the error of one that has ended by itself."""
         import franky
 
         if running is None:
@@ -231,18 +254,18 @@ class FrankaHand:
             running.get()
             return
         self._gripper.stop()
-        # To be stopped is an error of the action's; that it did not get there is not one.
+        # franky reports a stopped command as an error, which it is not here.
         with suppress(franky.CommandException):
             running.get()
 
     def _begin(self, opening: float) -> Any:
-        speed, force, any_width = self._config.speed, self._config.force, gripper.WIDTH_MAX
+        speed, force, any_width = self._speed, self._config.force, self._width_max
         if opening < self._config.closed:
             return self._gripper.grasp_async(0.0, speed, force, any_width, any_width)
         return self._gripper.move_async(opening, speed)
 
     def _listen(self) -> None:
-        """The thread that hears the hand."""
+        """Reads states; runs in a thread of its own."""
         while not self._closing:
             with suppress(HandoffError):
                 self._read()
@@ -253,15 +276,17 @@ class FrankaHand:
         try:
             self._newest = (float(self._gripper.state.width), time.monotonic())
         except franky.NetworkException as error:
-            raise HandoffError(f"hand at {self._host}: {error}. Is it still connected?") from None
+            raise HandoffError(
+                f"gripper at {self._host}: {error}. Is it still connected?"
+            ) from None
 
     def _raise_trouble(self) -> None:
         if self._trouble is not None:
             raise SafetyError(
-                f"hand at {self._host}: refused a command ({self._trouble}). Has it been homed?"
+                f"gripper at {self._host}: refused a command ({self._trouble}). Has it been homed?"
             )
         if self._gripper is None:
-            raise HandoffError("hand: not connected; use it as a context manager.")
+            raise HandoffError("gripper: not connected; use it as a context manager.")
 
 
 def _connect(host: str) -> Any:
@@ -271,9 +296,9 @@ def _connect(host: str) -> Any:
         return franky.Gripper(host)
     except franky.NetworkException as error:
         raise HandoffError(
-            f"hand: nobody answers at {host}:1338 ({error}). Is the hand mounted and switched on in Desk?"
+            f"gripper: nobody answers at {host}:1338 ({error}). Is the gripper mounted and switched on in Desk?"
         ) from None
     except franky.IncompatibleVersionException as error:
         raise HandoffError(
-            f"hand at {host}: speaks another version ({error}); franky-control 2.0.0 needs version 3."
+            f"gripper at {host}: speaks another version ({error}); franky-control 2.0.0 needs version 3."
         ) from None

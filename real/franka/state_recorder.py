@@ -1,5 +1,4 @@
-"""The flight recorder: every 1 kHz robot state of a motion, in arrays that were allocated before it
-began."""
+"""Records every 1 kHz robot state of a motion, in arrays that are allocated before it begins."""
 
 from __future__ import annotations
 
@@ -10,39 +9,37 @@ import numpy as np
 
 from robots.errors import HandoffError
 
-ROBOT_FIELDS: dict[str, tuple[int, ...]] = {
-    "time": (),
-    "q": (7,),
-    "dq": (7,),
-    "q_d": (7,),
-    "tau_J": (7,),
-    "tau_J_d": (7,),
-    "tau_ext": (7,),
-    "base_T_ee": (4, 4),
-    "success_rate": (),
-}
-"""Shape per field of one robot state."""
 SLACK = 5e-4
-"""Difference up to which two robot times are the same [s]: half their resolution."""
+"""Difference up to which two robot times count as equal, half their resolution [s]."""
 
 
-class FlightRecorder:
-    """A franky motion callback. It is called on franky's queue thread, once per control cycle."""
+def robot_fields(joints: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of a state's fields, for a robot with `joints` joints."""
+    per_joint = dict.fromkeys(("q", "dq", "q_d", "tau_J", "tau_J_d", "tau_ext"), (joints,))
+    return {"time": (), **per_joint, "base_T_ee": (4, 4), "success_rate": ()}
 
-    def __init__(self, seconds: float) -> None:
-        """Reserves memory for `seconds` of robot states."""
+
+class StateRecorder:
+    """A franky motion callback, which is called on franky's queue thread once per control cycle.
+
+    Args:
+        seconds: time for whose states memory is reserved [s].
+        joints: number of joints of the robot.
+    """
+
+    def __init__(self, seconds: float, joints: int) -> None:
         self._rows = round(seconds * 1000)
         self._arrays = {
-            name: np.zeros((self._rows, *shape)) for name, shape in ROBOT_FIELDS.items()
+            name: np.zeros((self._rows, *shape)) for name, shape in robot_fields(joints).items()
         }
         self._count = 0
         self.dropped = 0
-        """States that came after the memory was full."""
+        """Number of states that came after the memory was full."""
 
     def __call__(
         self, state: Any, time_step: Any, relative_time: Any, absolute_time: Any, command: Any
     ) -> None:
-        """Takes one `franky.RobotState`."""
+        """Records one `franky.RobotState`."""
         i = self._count
         if i == self._rows:
             self.dropped += 1
@@ -80,7 +77,7 @@ class FlightRecorder:
             if time.monotonic() > deadline:
                 last = self._arrays["time"][self._count - 1] if self._count else float("nan")
                 raise HandoffError(
-                    f"flight recorder: has states up to {last:.3f} s, wanted up to {end:.3f} s "
+                    f"state recorder: has states up to {last:.3f} s, expected up to {end:.3f} s "
                     f"({self.dropped} dropped, room for {self._rows}). Did the motion end early?"
                 )
             time.sleep(0.001)
@@ -88,7 +85,7 @@ class FlightRecorder:
     def arrived(self, begin: float, end: float) -> dict[str, np.ndarray]:
         """Copies of the states with `begin < time <= end` [robot s] that have arrived by now.
 
-        Where none of them has, the newest one before; no rows where no state has arrived at all.
+        If none of them has, the newest state before; no rows if no state has arrived at all.
         """
         count = self._count
         first, last = np.searchsorted(self._arrays["time"][:count], [begin + SLACK, end + SLACK])

@@ -1,4 +1,4 @@
-"""The published actor, run in NumPy: the robot's process needs no torch.
+"""Runs the learner's actor in NumPy, so that the robot's process needs no torch.
 
 Shape suffixes: N rows, O observation, F features, A action.
 """
@@ -11,26 +11,28 @@ from robots.wire.learner import MlpCard, Parameters
 
 
 class ActorPolicy:
-    """A tanh-Gaussian actor and, where there is one, the hand's critic; equal to
+    """A tanh-Gaussian actor and, for a gripper with commands, its critic; equal to
     `policies.rl.off_policy.sac.Sac.act`.
 
     Args:
-        parameters: as published; checked.
+        parameters: parameters from the learner, already checked.
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        self.version, self.card, self._arrays = parameters
+        self.version = parameters.version
+        self.card = parameters.card
+        self._arrays = parameters.arrays
         self._continuous = self.card.action - (self.card.hand is not None)
 
-    def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) float32 in [-1, 1] for observations (N, O): drawn with `draw`, or without it the
-        policy's mode."""
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) float32 actions in [-1, 1] for observations (N, O): samples with `rng`, the
+        policy's mode without."""
         card = self.card
         features = self._features(np.asarray(vector_NO, np.float32))
         out = _forward(features, card.actor, self._arrays, "actor")
         mean_NA = out[:, : self._continuous]
-        if draw is not None:
-            noise = draw.standard_normal(mean_NA.shape, dtype=np.float32)
+        if rng is not None:
+            noise = rng.standard_normal(mean_NA.shape, dtype=np.float32)
             if card.fixed_log_std is None:
                 log_std = np.clip(out[:, self._continuous :], card.log_std_min, card.log_std_max)
             else:

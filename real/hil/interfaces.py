@@ -1,5 +1,5 @@
-"""What an actor is handed, beside its worlds and its operator: where parameters come from, and what
-actions mean."""
+"""Defines an actor's interfaces to its learner: parameters, actions, observation vectors and
+time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from robots.spec import FieldSpec
 
 
 class PolicySource(Protocol):
-    """Where parameters arrive; `real.hil.learner_client.Link` is one."""
+    """A source of parameters; `real.hil.learner_client.LearnerClient` is one."""
 
     @property
     def policy(self) -> ActorPolicy | None:
-        """The newest; None before the first. Never waits."""
+        """The policy with the newest parameters, None before the first; never waits."""
         ...
 
     @property
@@ -30,71 +30,72 @@ class PolicySource(Protocol):
         ...
 
 
-class Actions(Protocol):
-    """Between the learner's actions, in [-1, 1] with the hand's command last if it has one, and the
-    world's.
+class ActionMapping(Protocol):
+    """Maps between the learner's actions, in [-1, 1] with the gripper's command last if there is
+    one, and the environment's.
 
     `robots.control.gripper_commands.CommandedHand` is one.
     """
 
     size: int
-    """A of the learner."""
+    """Number of entries A of the learner's actions."""
 
     def to_world(self, action: np.ndarray, observation: Observation) -> np.ndarray:
-        """(N, A) of the learner to (N, W) of the world."""
+        """(N, E) actions of the environment, given the learner's (N, A)."""
         ...
 
     def from_world(self, action: np.ndarray, observation: Observation) -> np.ndarray:
-        """(N, W) of the world, such as a person's, to (N, A) of the learner."""
+        """(N, A) actions of the learner, given the environment's (N, E), such as a person's."""
         ...
 
     def toggled(self, action: np.ndarray, observation: Observation) -> np.ndarray:
-        """(N,) bool: the learner's action (N, A) tells the hand to turn round: to close while open,
-        or to open."""
+        """(N,) bool: the learner's action (N, A) reverses the gripper: it closes an open gripper,
+        or opens a closed one."""
         ...
 
 
-class SameActions:
-    """A learner and a world that speak of the same actions, and no hand that counts its turns.
+class IdentityActions:
+    """Implements `ActionMapping` for a learner and an environment with the same actions, without
+    gripper commands.
 
     Args:
-        size: A.
+        size: number of entries A.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
 
     def to_world(self, action: np.ndarray, observation: Observation) -> np.ndarray:
-        """See `Actions`."""
+        """See `ActionMapping`."""
         return action
 
     def from_world(self, action: np.ndarray, observation: Observation) -> np.ndarray:
-        """See `Actions`; what is beyond [-1, 1] becomes the bound."""
+        """See `ActionMapping`; entries are clipped to [-1, 1]."""
         return np.clip(action, -1.0, 1.0)
 
     def toggled(self, action: np.ndarray, observation: Observation) -> np.ndarray:
-        """See `Actions`."""
+        """See `ActionMapping`."""
         return np.zeros(len(action), bool)
 
 
 def observation_vector(
     spec: Mapping[str, FieldSpec], fields: Sequence[str] = ()
 ) -> Callable[[Observation], np.ndarray]:
-    """A function from observations (N, ...) to (N, O) float32: fields side by side, pictures (unit
-    u8) left out.
+    """Returns a function that maps observations (N, ...) to vectors (N, O) float32 of concatenated
+    fields.
 
     Args:
-        spec: of the worlds.
-        fields: those that count, in their order; empty takes all.
+        spec: observation of the environment.
+        fields: names of the fields, in order; empty takes all but images (unit u8).
 
     Raises:
-        HandoffError: a field that the worlds do not have, or none at all.
+        HandoffError: a field that the environment does not observe, or no field at all.
     """
-    names = list(fields) or [name for name, one in spec.items() if one.unit != "u8"]
+    names = list(fields) or [name for name, field in spec.items() if field.unit != "u8"]
     missing = [name for name in names if name not in spec]
     if missing or not names:
         raise HandoffError(
-            f"observation: fields {missing or names} asked for, the worlds have {sorted(spec)}."
+            f"observation: fields {missing or names} asked for, the environment has {sorted(spec)}."
         )
     sizes = [math.prod(spec[name].shape) for name in names]
 
@@ -108,19 +109,19 @@ def observation_vector(
     return vector
 
 
-class PacedClock:
-    """A `robots.interfaces.Clock` for worlds that have no time of their own: `speed` times real
-    time.
+class ScaledWallClock:
+    """A `robots.interfaces.Clock` that runs at `speed` times real time, for environments without a
+    clock of their own.
 
-    A tick that comes late by more than a period is not made up for.
+    A tick that is late by more than a period shifts the schedule; lost time is not made up.
 
     Args:
-        speed: 1 is real time.
-        now: real time [s].
-        sleep: lets real time pass [s].
+        speed: robot time per real time; 1 is real time.
+        now: returns the real time [s].
+        sleep: waits for a real time [s].
 
     Raises:
-        HandoffError: a speed that is none.
+        HandoffError: a speed that is not positive and finite.
     """
 
     def __init__(
@@ -133,7 +134,9 @@ class PacedClock:
             raise HandoffError(
                 f"clock: {speed} times real time, expected a positive number. Without a pace, leave it out."
             )
-        self._speed, self._now, self._sleep = speed, now, sleep
+        self._speed = speed
+        self._now = now
+        self._sleep = sleep
         self._due: float | None = None
 
     def now(self) -> float:
@@ -141,7 +144,7 @@ class PacedClock:
         return self._speed * self._now()
 
     def advance(self, seconds: float) -> float:
-        """Waits until `seconds` of robot time after the last time due, returns robot time [s]."""
+        """Waits until `seconds` of robot time after the last due time; returns robot time [s]."""
         reached = self.now()
         due = reached if self._due is None else self._due + seconds
         self._due = due if due > reached - seconds else reached

@@ -1,8 +1,8 @@
-"""The actor's journal of steps: what is in it survives any crash and is sent until the learner has
-it, once.
+"""Keeps the actor's write-ahead log of steps, which survives any crash and reaches the learner
+exactly once.
 
-Files are dropped once all their entries are acknowledged. See `robots.storage.append_log` for their
-form.
+A file is deleted once all its entries are acknowledged. See `robots.storage.append_log` for the
+format.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _CARD = "journal.json"
 
 
 class Journal:
-    """Numbered entries of steps in a folder, one writing process at a time; one thread appends,
-    another reads.
+    """Numbered entries of steps in a folder. One process at a time has it open; one of its threads
+    appends, another one reads.
 
     Args:
-        folder: made if missing.
-        segment_bytes: size from which on a file is followed by a new one.
+        folder: folder of the files, made if missing.
+        segment_bytes: size from which a file is followed by a new one [bytes].
 
     Raises:
-        HandoffError: another process has it open, an entry that is not the last is damaged, or a
-            file is missing.
+        HandoffError: another process has it open, an entry before the last is damaged, or a file is
+            missing.
     """
 
     identity: str
-    """16 hexadecimal digits, drawn when the journal was made."""
+    """Identity of the journal: 16 hexadecimal digits, drawn when it was made."""
     start: int
-    """Which opening of the journal this is, from 1; part of the episodes' numbers, so that none is
-    used twice."""
+    """Number of times that the journal was opened, from 1; part of the episodes' numbers, so that
+    each is used once."""
 
     def __init__(self, folder: Path, segment_bytes: int = 8_000_000) -> None:
         self.folder = folder
@@ -50,41 +50,41 @@ class Journal:
 
     @property
     def next_number(self) -> int:
-        """Of the entry that will be appended next; all before it are committed."""
+        """Number of the next entry; all entries before it are committed."""
         return self._log.next
 
     @property
     def first_number(self) -> int:
-        """Of the oldest entry that is still there."""
+        """Number of the oldest entry that was not dropped."""
         return self._log.first
 
     def append(self, steps: Steps) -> int:
-        """Commits steps: they are on the disk when this returns. Returns their entry's number.
+        """Commits steps and returns the number of their entry; they are on the disk then.
 
         Raises:
-            HandoffError: unsound steps, or a disk that does not take them.
+            HandoffError: invalid steps, or the disk cannot be written.
         """
         return self._log.append(encode(Sent(self.identity, self._log.next, steps)))
 
     def frame(self, number: int) -> bytes:
-        """The entry as it is sent (`robots.wire.learner.encode` of `Sent`).
+        """The entry as a message to the learner (`robots.wire.learner.encode` of `Sent`).
 
         Raises:
-            HandoffError: it was dropped or is not there yet.
+            HandoffError: the entry was dropped or does not exist yet.
         """
         return self._log.read(number)
 
     def wait(self, number: int, seconds: float) -> bool:
-        """Whether entry `number` is there, after at most that time [s]."""
+        """Waits up to `seconds` for entry `number`; returns whether it exists."""
         return self._log.wait(number, seconds)
 
     def drop(self, taken: int) -> None:
-        """Frees what the learner has: files whose entries are all numbered `taken` or below, except
-        the newest."""
+        """Deletes files whose entries all have numbers up to `taken`, which the learner has; the
+        newest file stays."""
         self._log.drop(taken + 1)
 
     def close(self) -> None:
-        """Gives the folder up; a second call does nothing."""
+        """Closes the journal; a second call does nothing."""
         self._log.close()
 
     def __enter__(self) -> Journal:
@@ -94,12 +94,11 @@ class Journal:
         self.close()
 
     def _open_card(self) -> tuple[str, int]:
-        """The identity, and the number of this start, which is on the disk before anything is done
-        with it."""
+        """The identity and the number of this start, which is on the disk before it is used."""
         path = self.folder / _CARD
         try:
-            told = json.loads(path.read_text())
-            identity, starts = told["identity"], told["starts"]
+            card = json.loads(path.read_text())
+            identity, starts = card["identity"], card["starts"]
             sound = (
                 isinstance(identity, str)
                 and JOURNAL_NAME.fullmatch(identity)
@@ -110,9 +109,11 @@ class Journal:
                 raise HandoffError(
                     f"{path}: missing beside {self.next_number} entries. Was it removed?"
                 ) from None
-            identity, starts, sound = secrets.token_hex(8), 0, True
+            identity, starts = secrets.token_hex(8), 0
+            sound = True
         except (ValueError, TypeError, KeyError):
-            identity, starts, sound = "", 0, False
+            identity, starts = "", 0
+            sound = False
         if not sound:
             raise HandoffError(f"{path}: not the card of a journal. Was it changed?")
         with explain_write_errors(path, "the journal cannot be opened"):

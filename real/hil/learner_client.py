@@ -1,5 +1,5 @@
-"""The actor's end of the line to the learner: a thread that connects, again and again, sends and
-receives."""
+"""Connects the actor to the learner: a thread that reconnects, sends steps and receives
+parameters."""
 
 from __future__ import annotations
 
@@ -29,83 +29,92 @@ from robots.wire.policy import check_token
 
 LOG = logging.getLogger(__name__)
 POLICY = "policy.msgpack"
-"""File of the newest parameters, as they came."""
+"""Name of the file of the newest parameters, in the form in which they are sent."""
 POLL = 0.02
-"""Longest time between looks at the journal [s]."""
+"""Longest time between checks of the journal [s]."""
 
 
 @config
-class LinkConfig:
-    """Which learner, and how patiently it is looked for."""
+class LearnerClientConfig:
+    """Address of the learner and limits of the connection."""
 
     uri: str = "ws://127.0.0.1:8010"
-    """ws:// or wss://, host and port. Traffic is not encrypted with ws://: beyond this machine, go through a tunnel."""
+    """Address of the learner: ws:// or wss://, host and port. Traffic is not encrypted with ws://:
+    beyond this machine, use a tunnel."""
     connect_seconds: float = 5.0
-    """Limit for one attempt to connect, and for the learner's first answer [s]."""
+    """Time limit for one attempt to connect, and for the learner's first answer [s]."""
     wait_first: float = 0.2
-    """Time from a lost connection to the first attempt to connect again [s]; doubles up to
-    `wait_longest`."""
+    """Time from a lost connection to the first attempt to reconnect [s]; doubles with every attempt
+    up to `wait_longest`."""
     wait_longest: float = 5.0
-    """[s]."""
+    """Longest time between attempts to reconnect [s]."""
     window: int = 64
-    """Entries sent ahead of the learner's acknowledgement."""
+    """Largest number of entries that are sent but not acknowledged."""
     silence: float = 10.0
-    """Time without an answer to a ping, or with what was sent not taken, after which the connection
+    """Time without an answer to a ping, or without progress of a send, after which the connection
     is lost [s]."""
     largest_frame: int = 2**28
-    """Bytes of a frame that is taken from the learner."""
+    """Largest size of a message from the learner [bytes]."""
     keep_seconds: float = 5.0
-    """Least time between two writes of the newest parameters to the disk [s]."""
+    """Shortest time between two writes of the newest parameters to disk [s]."""
 
 
-class LinkState(NamedTuple):
-    """How things stand, for displays."""
+class LearnerClientState(NamedTuple):
+    """State of the connection, for displays."""
 
     condition: Literal["connecting", "connected", "refused", "closed"]
-    """`refused`: the learner is there but does not take this token, this task or these steps; tried
-    again anyway."""
+    """`refused`: a learner answers but does not accept the token, the task or the steps; the client
+    tries again nevertheless."""
     trouble: str
-    """What last went wrong; empty when connected."""
+    """The last error; empty when connected."""
     waiting: int
-    """Committed entries of which it is not known that the learner has them."""
+    """Number of committed entries that the learner has not acknowledged."""
     version: int
-    """Of the newest parameters; -1 without any."""
+    """Version of the newest parameters; -1 before the first."""
 
 
-class Link:
-    """Runs from `start` to `close`. Nothing in it makes the acting thread wait.
+class LearnerClient:
+    """The actor's end of the connection to the learner; runs from `start` to `close`. The acting
+    thread never waits for it.
 
-    The newest parameters are kept on the disk, so that a restarted actor can act before its learner
-    is back.
+    The newest parameters are kept on disk, so that a restarted actor can act before its learner is
+    back.
 
     Args:
-        journal: whose entries are sent.
-        config: see there.
-        token: that the learner wants to see.
+        journal: journal whose entries are sent.
+        config: address and limits.
+        token: token that the learner expects.
         keep: folder for the newest parameters; made if missing.
 
     Raises:
         HandoffError: an unusable token.
     """
 
-    def __init__(self, journal: Journal, config: LinkConfig, token: str, keep: Path) -> None:
+    def __init__(
+        self, journal: Journal, config: LearnerClientConfig, token: str, keep: Path
+    ) -> None:
         check_token(token)
-        self._journal, self._config, self._token = journal, config, token
+        self._journal = journal
+        self._config = config
+        self._token = token
         self._file = keep / POLICY
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="link", daemon=True)
-        self._taken = journal.first_number - 1
+        self._thread = threading.Thread(target=self._work, name="learner-client", daemon=True)
+        self._acknowledged = journal.first_number - 1
+        """Number of the newest entry that the learner has acknowledged."""
         self._progress = threading.Condition()
         self._condition: Literal["connecting", "connected", "refused", "closed"] = "connecting"
         self._trouble = ""
         self._paused = False
-        self._unkept: bytes | None = None
-        self._kept_at = -float("inf")
-        self._policy = self._kept_policy()
+        self._unsaved: bytes | None = None
+        """The newest parameters as a message, until they are written to disk."""
+        self._saved_at = -float("inf")
+        """Time of the last write of parameters [s]."""
+        self._policy = self._load_policy()
 
     @property
     def policy(self) -> ActorPolicy | None:
-        """The newest that arrived, or None."""
+        """The policy with the newest parameters; None before the first."""
         return self._policy
 
     @property
@@ -114,11 +123,11 @@ class Link:
         return self._paused
 
     @property
-    def state(self) -> LinkState:
-        """Now."""
+    def state(self) -> LearnerClientState:
+        """State of the connection at this moment."""
         policy = self._policy
-        waiting = self._journal.next_number - 1 - self._taken
-        return LinkState(
+        waiting = self._journal.next_number - 1 - self._acknowledged
+        return LearnerClientState(
             self._condition, self._trouble, waiting, -1 if policy is None else policy.version
         )
 
@@ -127,19 +136,21 @@ class Link:
         self._thread.start()
 
     def flush(self, seconds: float) -> bool:
-        """Whether all that is committed now is at the learner, after at most that time [s]."""
+        """Waits up to `seconds` until the learner has acknowledged all entries committed by now;
+        returns whether it has."""
         last = self._journal.next_number - 1
         with self._progress:
-            return self._progress.wait_for(lambda: self._taken >= last, seconds)
+            return self._progress.wait_for(lambda: self._acknowledged >= last, seconds)
 
     def close(self) -> None:
-        """Ends the thread; what is not sent stays in the journal. A second call does nothing."""
+        """Ends the thread; entries that were not sent stay in the journal. A second call does
+        nothing."""
         self._closing.set()
         if self._thread.is_alive():
-            # A peer that takes nothing is given up after `silence`.
+            # A send to a peer that reads nothing fails after `silence`.
             self._thread.join(2.0 * self._config.silence + self._config.connect_seconds)
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> LearnerClient:
         self.start()
         return self
 
@@ -155,31 +166,33 @@ class Link:
                 try:
                     next_number = self._greet(connection)
                     self._condition, self._trouble = "connected", ""
-                    self._talk(connection, next_number)
+                    self._exchange(connection, next_number)
                 finally:
                     connection.close()
-                    # A learner that greets and refuses is not asked more and more often.
+                    # The delay starts again only after a connection that lasted, so that a learner
+                    # that refuses is asked ever less often.
                     if time.monotonic() - began > self._config.wait_longest:
                         wait = self._config.wait_first
             except _RefusedError as error:
-                self._tell("refused", str(error))
+                self._note("refused", str(error))
             except (ConnectionClosed, TimeoutError, OSError) as error:
-                self._tell(
+                self._note(
                     "connecting", f"learner {self._config.uri}: lost ({error or 'no answer'})"
                 )
             except HandoffError as error:
-                # A sound learner never sends what cannot be read, so this is as good as a refusal.
-                self._tell("refused", str(error))
+                # Only a server of another kind sends messages that cannot be read.
+                self._note("refused", str(error))
             except Exception as error:
-                LOG.exception("the link failed and begins anew")
-                self._tell("connecting", f"link: {type(error).__name__}: {error}")
+                LOG.exception("the learner client failed and reconnects")
+                self._note("connecting", f"learner client: {type(error).__name__}: {error}")
             self._paused = False
             self._closing.wait(wait)
             wait = min(2.0 * wait, self._config.wait_longest)
         self._condition = "closed"
-        self._keep(at_once=True)
+        self._save_policy(at_once=True)
 
-    def _tell(self, condition: Literal["connecting", "refused"], trouble: str) -> None:
+    def _note(self, condition: Literal["connecting", "refused"], trouble: str) -> None:
+        """Sets the state, and logs an error that is new."""
         if self._closing.is_set():
             return
         if trouble != self._trouble:
@@ -187,10 +200,11 @@ class Link:
         self._condition, self._trouble = condition, trouble
 
     def _greet(self, connection: ClientConnection) -> int:
-        """Says who is there; returns the number of the first entry that the learner wants."""
+        """Introduces the journal; returns the number of the first entry that the learner
+        expects."""
         journal = self._journal
         connection.send(encode(Hello(journal.identity, journal.first_number)))
-        answer = _understood(connection.recv(timeout=self._config.connect_seconds))
+        answer = _decoded(connection.recv(timeout=self._config.connect_seconds))
         if not isinstance(answer, Taken):
             raise _RefusedError(
                 f"learner {self._config.uri}: answered with {type(answer).__name__}, expected Taken."
@@ -203,21 +217,24 @@ class Link:
         self._acknowledge(answer.number)
         return max(answer.number + 1, journal.first_number)
 
-    def _talk(self, connection: ClientConnection, number: int) -> None:
+    def _exchange(self, connection: ClientConnection, number: int) -> None:
+        """Sends entries from `number` on, and takes the learner's messages, in turns."""
         journal = self._journal
         while not self._closing.is_set():
+            # A few entries, so that parameters are not kept waiting by a long backlog.
             budget = 8
             while (
                 budget
                 and number < journal.next_number
-                and number - self._taken <= self._config.window
+                and number - self._acknowledged <= self._config.window
             ):
                 connection.send(journal.frame(number))
-                number, budget = number + 1, budget - 1
+                number += 1
+                budget -= 1
             try:
-                message = _understood(connection.recv(timeout=POLL if budget else 0.0))
+                message = _decoded(connection.recv(timeout=POLL if budget else 0.0))
             except TimeoutError:
-                self._keep()
+                self._save_policy()
                 continue
             match message:
                 case Taken():
@@ -228,31 +245,34 @@ class Link:
                     self._acknowledge(message.number)
                 case Parameters():
                     self._policy = ActorPolicy(message)
-                    self._unkept = encode(message)
+                    self._unsaved = encode(message)
                 case Pause():
                     self._paused = message.on
 
     def _acknowledge(self, number: int) -> None:
         with self._progress:
-            self._taken = max(self._taken, number)
+            self._acknowledged = max(self._acknowledged, number)
             self._progress.notify_all()
-        self._journal.drop(self._taken)
+        self._journal.drop(self._acknowledged)
 
-    def _keep(self, at_once: bool = False) -> None:
-        """Writes the newest parameters to the disk, now and then."""
+    def _save_policy(self, at_once: bool = False) -> None:
+        """Writes the newest parameters to disk, at most every `keep_seconds` unless `at_once`."""
         now = time.monotonic()
-        if self._unkept is None or (
-            not at_once and now - self._kept_at < self._config.keep_seconds
+        if self._unsaved is None or (
+            not at_once and now - self._saved_at < self._config.keep_seconds
         ):
             return
-        frame, self._unkept, self._kept_at = self._unkept, None, now
+        frame = self._unsaved
+        self._unsaved = None
+        self._saved_at = now
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._file, frame)
         except OSError as error:
-            LOG.warning("%s: the newest parameters were not kept: %s", self._file, error)
+            LOG.warning("%s: the newest parameters were not written: %s", self._file, error)
 
-    def _kept_policy(self) -> ActorPolicy | None:
+    def _load_policy(self) -> ActorPolicy | None:
+        """The policy with the parameters on disk, if there are any."""
         try:
             message = decode(self._file.read_bytes())
         except FileNotFoundError:
@@ -264,10 +284,11 @@ class Link:
 
 
 class _RefusedError(Exception):
-    """The learner is there, but does not want what it is sent."""
+    """A learner answers, but does not accept this actor."""
 
 
-def _understood(frame: str | bytes) -> Taken | Parameters | Pause:
+def _decoded(frame: str | bytes) -> Taken | Parameters | Pause:
+    """A message of the learner; a text is its complaint."""
     if isinstance(frame, str):
         raise _RefusedError(f"learner: {frame}")
     message = decode(frame)
@@ -276,7 +297,7 @@ def _understood(frame: str | bytes) -> Taken | Parameters | Pause:
     return message
 
 
-def _connect(config: LinkConfig, token: str) -> ClientConnection:
+def _connect(config: LearnerClientConfig, token: str) -> ClientConnection:
     name = f"learner {config.uri}"
     try:
         connection = connect(
@@ -300,7 +321,7 @@ def _connect(config: LinkConfig, token: str) -> ClientConnection:
         raise _RefusedError(f"{name}: refused the connection with HTTP {status}. {cause}") from None
     except (InvalidHandshake, InvalidMessage, EOFError) as error:
         raise _RefusedError(f"{name}: no websocket there ({error}).") from None
-    # A learner that stands still without closing must not hold a send for ever.
+    # A send to a learner that hangs must fail; without this option it waits for ever.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.socket.setsockopt(
             socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * config.silence)

@@ -1,4 +1,4 @@
-"""Where an actor's rewards come from: the world itself, or a success classifier."""
+"""Provides an actor's rewards, from the environment itself or from a success classifier."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from robots.success import SuccessDetector
 
 
 class Verdict(NamedTuple):
-    """What a step of N worlds was worth."""
+    """Reward and end of one step of N environments."""
 
     reward: np.ndarray
-    """(N,)."""
+    """(N,) rewards."""
     success: np.ndarray
-    """(N,) bool: the task is done, which ends the episode."""
+    """(N,) bool: the task succeeded, which ends the episode."""
     terminated: np.ndarray
-    """(N,) bool: the task ended, by success or by a failure that cannot be mended."""
+    """(N,) bool: the task ended, by success or by a final failure."""
     probability: np.ndarray | None = None
-    """(N,) of success, where a classifier judges."""
+    """(N,) probabilities of success, if a classifier judges."""
 
 
 class RewardSource(Protocol):
-    """Says what was achieved."""
+    """A source of reward and success."""
 
-    def reset(self, worlds: np.ndarray) -> None:
-        """New episodes begin in the worlds of these numbers."""
+    def reset(self, rows: np.ndarray) -> None:
+        """Begins new episodes in the environments `rows`."""
         ...
 
     def judge(self, step: Step) -> Verdict:
-        """Of the observations before any automatic reset, `step.final_observation`; called once per
-        step."""
+        """Judges a step by `step.final_observation`, the observation before any automatic reset;
+        called once per step."""
         ...
 
 
-class OwnReward:
-    """The world's own reward, success and end.
+class EnvReward:
+    """The environment's own reward, success and end.
 
     Args:
-        sparse: 1 at success and 0 elsewhere, instead of the world's reward.
+        sparse: whether the reward is 1 at success and 0 elsewhere, instead of the environment's.
     """
 
     def __init__(self, sparse: bool = False) -> None:
         self._sparse = sparse
 
-    def reset(self, worlds: np.ndarray) -> None:
-        """See `RewardSource`; the world knows by itself."""
+    def reset(self, rows: np.ndarray) -> None:
+        """See `RewardSource`; nothing to reset."""
 
     def judge(self, step: Step) -> Verdict:
         """See `RewardSource`."""
@@ -58,16 +58,18 @@ class OwnReward:
         )
 
 
-class DetectedReward:
-    """A success classifier's events: reward 1 and the end of the episode. The world's own judgement
-    does not count; where the world ends an episode nevertheless, that counts as a time limit.
+class ClassifierReward:
+    """A success classifier's detections: each has reward 1 and ends the episode.
+
+    The environment's own judgement does not count; if it ends an episode, that counts as a time
+    limit.
 
     Args:
-        probability: observation (N, ...) to probabilities of success (N,), such as an exported
-            classifier run on it.
-        detector: of N robots.
-        allowed: observation (N, ...) to (N,) bool, a condition without which nothing is a success;
-            HIL-SERL has one on the robot's own state beside the classifier [C]. None allows always.
+        probability: maps observations (N, ...) to probabilities of success (N,), such as an
+            exported classifier.
+        detector: success detector of N environments.
+        allowed: maps observations (N, ...) to (N,) bool, a necessary condition of success; HIL-SERL
+            has one on the robot's own state beside the classifier [C]. None allows success always.
     """
 
     def __init__(
@@ -76,16 +78,18 @@ class DetectedReward:
         detector: SuccessDetector,
         allowed: Callable[[Observation], np.ndarray] | None = None,
     ) -> None:
-        self._probability, self._detector, self._allowed = probability, detector, allowed
+        self._probability = probability
+        self._detector = detector
+        self._allowed = allowed
 
-    def reset(self, worlds: np.ndarray) -> None:
+    def reset(self, rows: np.ndarray) -> None:
         """See `RewardSource`."""
-        self._detector.reset(worlds)
+        self._detector.reset(rows)
 
     def judge(self, step: Step) -> Verdict:
         """See `RewardSource`."""
-        seen = step.final_observation
-        allowed = None if self._allowed is None else self._allowed(seen)
-        probability = self._probability(seen)
+        observation = step.final_observation
+        allowed = None if self._allowed is None else self._allowed(observation)
+        probability = self._probability(observation)
         success = self._detector.update(probability, allowed)
         return Verdict(success.astype(np.float32), success, success, probability)

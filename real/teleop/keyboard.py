@@ -1,9 +1,9 @@
-"""A person at the keys of a terminal: takes over by holding a key, tells how the episode went.
+"""Makes a person at the keys of a terminal an operator, who takes over by holding a key.
 
-Takeover is held, not toggled: while any key that moves, closes, opens or holds still is down, and
-for as long after as a terminal needs to tell a held key from a released one (`hold_time`, the
-dead-man time-out). Labels are LeRobot's keys. A terminal repeats the last key alone, so one
-direction at a time can be held; others can be tapped beside it.
+A takeover lasts while any key that moves, closes, opens or holds still is down, and for as long
+after as a terminal needs to tell a held key from a released one (`hold_time`, the dead-man
+time-out). Labels have LeRobot's keys. A terminal repeats only the last key, so one direction can be
+held at a time; others can be tapped beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from real.teleop.takeover import Hand, Takeover, TakeoverConfig, base_twist
+from real.teleop.takeover import HandInput, Takeover, TakeoverConfig, base_twist
 from real.teleop.terminal import ESCAPE, Keys, Terminal
 from robots.config import config
 from robots.interfaces import Intervention, Label, Observation, Requests
@@ -35,10 +35,12 @@ MOVES: dict[str, tuple[int, float]] = {
     "j": (5, 1.0),
     "l": (5, -1.0),
 }
-"""Entry of the twist in the person's axes (forward, left, up, and rotation about these) and its
-sign."""
+"""Entry of the twist, in the person's axes (forward, left, up, and rotation about these), and its
+sign, by key."""
 GRIPS = {"c": -1, "o": 1}
+"""Gripper command, -1 close or 1 open, by key."""
 STILL = "space"
+"""Key that takes the arm over and moves nothing."""
 LABELS = {
     "s": Label.SUCCESS,
     "enter": Label.SUCCESS,
@@ -47,49 +49,55 @@ LABELS = {
     "d": Label.DISCARD,
     "backspace": Label.DISCARD,
 }
-PAUSE, STOP = "p", ESCAPE
+"""Labels of the episode, by key."""
+PAUSE = "p"
+STOP = ESCAPE
 
 
 @config
 class KeyboardConfig:
-    """Keys and what they come to."""
+    """Time limits of held keys, and scaling of the motion."""
 
     hold_time: float = 0.7
-    """Dead-man time-out: a first press keeps the arm for so long [s]. Above the keyboard's delay
-    before repetition, which is 500 ms on most desktops and 660 ms on plain X11."""
+    """Time for which a first press keeps the arm, the dead-man time-out [s]. It must exceed the
+    keyboard's delay before repetition, which is 500 ms on most desktops and 660 ms on plain X11."""
     repeat_time: float = 0.15
-    """Likewise every press of a held key, and the time for which a press moves the arm [s]."""
+    """Time for which a repeated press keeps the arm, and for which any press moves it [s]."""
     takeover: TakeoverConfig = field(
         default_factory=lambda: TakeoverConfig(translation=0.6, rotation=0.6)
     )
-    """Keys know no half deflection, so full speed is less than a SpaceMouse's."""
+    """Scaling and axes of the motion. A key is always fully deflected, so full speed is less than a
+    SpaceMouse's."""
 
 
 class KeySource(Protocol):
-    """Where presses come from; `real.teleop.terminal.Terminal` is one."""
+    """A source of key presses; `real.teleop.terminal.Terminal` is one."""
 
     def read(self) -> list[str]:
         """Names of the keys pressed since the last call."""
         ...
 
     def close(self) -> None:
-        """Lets the keyboard go."""
+        """Releases the keyboard."""
         ...
 
 
 class LabelKeys:
-    """Labels, pause and stop, for any device: what a hand on the keyboard says of the episode."""
+    """Labels, pause and stop by the keyboard, beside any device that moves the arm."""
 
     def __init__(self) -> None:
-        self.paused, self._stop, self._label = False, False, Label.NONE
+        self.paused = False
+        self._stop = False
+        self._label = Label.NONE
         self.last = Label.NONE
-        """The last label said, in this episode or before."""
+        """The last label given, in this episode or before."""
 
     def press(self, keys: Sequence[str]) -> None:
-        """Takes presses in."""
+        """Takes key presses, in their order."""
         for key in keys:
             if key in LABELS:
-                self._label = self.last = LABELS[key]
+                self._label = LABELS[key]
+                self.last = LABELS[key]
             elif key == PAUSE:
                 self.paused = not self.paused
             elif key == STOP:
@@ -107,14 +115,15 @@ class LabelKeys:
 
 
 class KeyboardOperator:
-    """Implements `robots.interfaces.Operator` for one world.
+    """Implements `robots.interfaces.Operator` for one environment.
 
     Args:
-        spec: of the world's actions.
-        operator: the person's name.
-        config: how.
-        keys: where presses come from; None takes this process's terminal.
-        now: time [s].
+        spec: actions of the environment.
+        operator: name of the person.
+        config: time limits and scaling; None takes the defaults.
+        keys: source of key presses; None takes this process's terminal.
+        now: returns the time [s].
+        width_max: largest opening of the gripper [m]; None if actions have no entry for one.
 
     Raises:
         HandoffError: no terminal, or actions that are not Cartesian steps.
@@ -127,15 +136,16 @@ class KeyboardOperator:
         config: KeyboardConfig | None = None,
         keys: KeySource | None = None,
         now: Callable[[], float] = time.monotonic,
+        width_max: float | None = None,
     ) -> None:
         config = config or KeyboardConfig()
-        self._takeover = Takeover(spec, config.takeover, operator, "keyboard", now)
+        self._takeover = Takeover(spec, config.takeover, operator, "keyboard", now, width_max)
         self._keys = Keys(config.hold_time, config.repeat_time, now)
         self._labels = LabelKeys()
         self._source = keys or Terminal()
 
     def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
-        """See `robots.interfaces.Operator`; keys held from the episode before are let go."""
+        """See `robots.interfaces.Operator`; keys that are still held count as released."""
         self._poll()
         self._keys.release()
         self._takeover.reset()
@@ -144,7 +154,7 @@ class KeyboardOperator:
         """See `robots.interfaces.Operator`.
 
         Raises:
-            HandoffError: more than one world, or the terminal is gone.
+            HandoffError: more than one environment, or the terminal is gone.
         """
         self._poll()
         return self._takeover.intervene(proposed, observation, self._hand())
@@ -167,18 +177,18 @@ class KeyboardOperator:
         self._keys.press(pressed)
         self._labels.press(pressed)
 
-    def _hand(self) -> Hand:
+    def _hand(self) -> HandInput:
         keys, twist = self._keys, np.zeros(6)
         for key, (entry, sign) in MOVES.items():
             twist[entry] += sign * keys.moving(key)
         engaged = any(keys.held(key) for key in (*MOVES, *GRIPS, STILL))
         grip = sum(sign * keys.moving(key) for key, sign in GRIPS.items())
-        return Hand(engaged, np.clip(twist, -1.0, 1.0), grip)
+        return HandInput(engaged, np.clip(twist, -1.0, 1.0), grip)
 
 
 def bindings(view_yaw: float = 0.0) -> list[tuple[str, str]]:
-    """(keys, what they do) for a screen; directions are named in the base's axes, as `view_yaw`
-    [rad] makes them."""
+    """Keys and their meaning, for a screen; directions are named in base axes, for a person who
+    looks along `view_yaw` [rad]."""
     arrows = [
         f"{arrow} {_axis(key, view_yaw)}"
         for key, arrow in zip(("up", "down", "left", "right"), "↑↓←→", strict=True)
@@ -190,7 +200,7 @@ def bindings(view_yaw: float = 0.0) -> list[tuple[str, str]]:
         ("j l", "turn left, right about the vertical"),
         ("t g", "tilt back, forward"),
         ("n m", "tilt right, left"),
-        ("c o", "close, open the hand"),
+        ("c o", "close, open the gripper"),
         ("space", "hold still"),
         ("s or enter, q", "the episode succeeded, failed"),
         ("r, d", "drop the episode: same start again, next start"),
@@ -200,7 +210,7 @@ def bindings(view_yaw: float = 0.0) -> list[tuple[str, str]]:
 
 
 def _axis(key: str, view_yaw: float) -> str:
-    """The base axis, signed, along which a key moves mostly."""
+    """The base axis, with its sign, along which a key moves the gripper most."""
     entry, sign = MOVES[key]
     twist = np.zeros(6)
     twist[entry] = sign

@@ -1,9 +1,9 @@
-"""A person with a SpaceMouse: takes over by moving it or by a button, as in HIL-SERL (arXiv
-2410.21845).
+"""Makes a person with a SpaceMouse an operator, who takes over by moving it or by a button, as in
+HIL-SERL (arXiv 2410.21845).
 
-Followed is the released code's rule: the arm is the person's while |u| > 0.001, after a dead zone,
-or while a button is down; the left button closes the hand, the right one opens it. The device
-springs back to its middle, so letting go is giving back. Labels come from the keyboard of the
+The rule is that of the released code: the person has the arm while |u| > 0.001, after a dead zone,
+or while a button is down; the left button closes the gripper, the right one opens it. The device
+springs back to its centre, so letting go gives the arm back. Labels come from the keyboard of the
 terminal.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from real.teleop.keyboard import KeySource, LabelKeys
-from real.teleop.takeover import Hand, Takeover, TakeoverConfig
+from real.teleop.takeover import HandInput, Takeover, TakeoverConfig
 from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Observation, Requests
@@ -26,32 +26,33 @@ from robots.spec import ActionSpec
 MOVED = 0.001
 """Norm of the deflection above which the person has the arm [C]."""
 _READS = 64
-"""Reports taken in per step at most; as many as the kernel keeps."""
+"""Largest number of reports read per step; the kernel keeps as many."""
 _AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 
 
 @config
 class SpaceMouseConfig:
-    """What deflections come to."""
+    """Thresholds of the deflection, and scaling of the motion."""
 
     dead_zone: float = 0.05
-    """Deflection of an axis that counts as none, as a share of the full one; what is above is
-    stretched to begin at
-    0. The code has none: a device that does not quite come to rest then never gives back."""
+    """Deflection of an axis below which it counts as centred, as a share of full deflection; larger
+    deflections are scaled to begin at 0. HIL-SERL's code has no dead zone: a device that does not
+    quite come to rest then never gives the arm back."""
     hold_over: float = 0.0
-    """Time for which the arm stays the person's after the last deflection [s]; RLinf has 0.5,
+    """Time for which the person keeps the arm after the last deflection [s]; RLinf has 0.5,
     HIL-SERL's code 0."""
     silence: float = 0.3
-    """A deflection that is not reported again within this time counts as let go [s]: a lost cable
-    says nothing."""
+    """Time without a report after which a deflection counts as released [s], as when the cable is
+    lost."""
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
+    """Scaling and axes of the motion."""
 
 
-class Deflected(Protocol):
-    """What a device tells; axes forward, left, up, and rotations about these."""
+class SpaceMouseState(Protocol):
+    """The state of a SpaceMouse: deflections forward, left, up, and rotations about these."""
 
     t: float
-    """Of the last report; only its change matters."""
+    """Time of the last report; only its change matters."""
     x: float
     y: float
     z: float
@@ -61,25 +62,25 @@ class Deflected(Protocol):
     buttons: Sequence[int]
 
 
-class Device(Protocol):
+class SpaceMouseDevice(Protocol):
     """A SpaceMouse; pyspacemouse's is one."""
 
-    def read(self) -> Deflected:
-        """Takes one waiting report in, if there is one, and tells the state."""
+    def read(self) -> SpaceMouseState:
+        """Reads one report, if there is one, and returns the state."""
         ...
 
     def close(self) -> None:
-        """Lets it go."""
+        """Closes the device."""
         ...
 
 
 class SpaceMouse:
-    """A device as a hand.
+    """The input of a person's hand through a SpaceMouse.
 
     Args:
-        config: what deflections come to.
-        device: None opens the first SpaceMouse there is.
-        now: time [s].
+        config: thresholds; None takes the defaults.
+        device: an open device; None opens the first SpaceMouse.
+        now: returns the time [s].
 
     Raises:
         HandoffError: no device.
@@ -88,46 +89,55 @@ class SpaceMouse:
     def __init__(
         self,
         config: SpaceMouseConfig | None = None,
-        device: Device | None = None,
+        device: SpaceMouseDevice | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config, self._now = config or SpaceMouseConfig(), now
+        self._config = config or SpaceMouseConfig()
+        self._now = now
         self._device = open_spacemouse() if device is None else device
-        self._report, self._reported, self._deflected = -1.0, -np.inf, -np.inf
+        self._report = -1.0
+        """The device's time of the newest report."""
+        self._reported_at = -np.inf
+        """Time at which it was read [s]."""
+        self._deflected_at = -np.inf
+        """Time of the last deflection or button [s]."""
 
-    def let_go(self) -> None:
-        """A deflection kept up so far counts as a new one."""
-        self._deflected = -np.inf
+    def release(self) -> None:
+        """Ends the hold-over time of the last deflection."""
+        self._deflected_at = -np.inf
 
-    def hand(self) -> Hand:
-        """Now.
+    def hand(self) -> HandInput:
+        """The input at this moment.
 
         Raises:
             HandoffError: the device does not answer.
         """
-        state, now, config = self._read(), self._now(), self._config
+        config = self._config
+        state = self._read()
+        now = self._now()
         twist = with_dead_zone(np.array([getattr(state, axis) for axis in _AXES]), config.dead_zone)
-        if now - self._reported > config.silence:
+        if now - self._reported_at > config.silence:
             twist[:] = 0.0
         buttons = [*map(bool, state.buttons), False, False]
         grip = int(buttons[1]) - int(buttons[0])
         if float(np.linalg.norm(twist)) > MOVED or any(buttons):
-            self._deflected = now
-        engaged = self._deflected == now or now - self._deflected < config.hold_over
-        return Hand(engaged, twist, grip)
+            self._deflected_at = now
+        engaged = self._deflected_at == now or now - self._deflected_at < config.hold_over
+        return HandInput(engaged, twist, grip)
 
     def close(self) -> None:
-        """Lets the device go."""
+        """Closes the device."""
         self._device.close()
 
-    def _read(self) -> Deflected:
+    def _read(self) -> SpaceMouseState:
         """The newest state: reports queue up in the kernel between two steps."""
         try:
             state = self._device.read()
             for _ in range(_READS):
                 if state.t == self._report:
                     break
-                self._report, self._reported = state.t, self._now()
+                self._report = state.t
+                self._reported_at = self._now()
                 state = self._device.read()
         except (OSError, RuntimeError) as error:
             raise HandoffError(f"spacemouse: {error}. Was its cable pulled?") from None
@@ -135,15 +145,16 @@ class SpaceMouse:
 
 
 class SpaceMouseOperator:
-    """Implements `robots.interfaces.Operator` for one world.
+    """Implements `robots.interfaces.Operator` for one environment.
 
     Args:
-        spec: of the world's actions.
-        operator: the person's name.
-        config: how.
-        device: None opens the first SpaceMouse there is.
-        keys: for labels; None does without.
-        now: time [s].
+        spec: actions of the environment.
+        operator: name of the person.
+        config: thresholds and scaling; None takes the defaults.
+        device: an open device; None opens the first SpaceMouse.
+        keys: source of key presses for labels; None for a session without labels.
+        now: returns the time [s].
+        width_max: largest opening of the gripper [m]; None if actions have no entry for one.
 
     Raises:
         HandoffError: no device, or actions that are not Cartesian steps.
@@ -154,26 +165,28 @@ class SpaceMouseOperator:
         spec: ActionSpec,
         operator: str,
         config: SpaceMouseConfig | None = None,
-        device: Device | None = None,
+        device: SpaceMouseDevice | None = None,
         keys: KeySource | None = None,
         now: Callable[[], float] = time.monotonic,
+        width_max: float | None = None,
     ) -> None:
         config = config or SpaceMouseConfig()
-        self._takeover = Takeover(spec, config.takeover, operator, "spacemouse", now)
+        self._takeover = Takeover(spec, config.takeover, operator, "spacemouse", now, width_max)
         self._mouse = SpaceMouse(config, device, now)
-        self._source, self._labels = keys, LabelKeys()
+        self._source = keys
+        self._labels = LabelKeys()
 
     def reset(self, seeds: Sequence[int], worlds: Sequence[int] | None = None) -> None:
-        """See `robots.interfaces.Operator`; a deflection kept up from the episode before begins a
-        new takeover."""
+        """See `robots.interfaces.Operator`; a deflection that lasts from the episode before begins
+        a new takeover."""
         self._takeover.reset()
-        self._mouse.let_go()
+        self._mouse.release()
 
     def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
         """See `robots.interfaces.Operator`.
 
         Raises:
-            HandoffError: more than one world, or the device does not answer.
+            HandoffError: more than one environment, or the device does not answer.
         """
         return self._takeover.intervene(proposed, observation, self._mouse.hand())
 
@@ -195,7 +208,7 @@ class SpaceMouseOperator:
 
 
 def bindings() -> list[tuple[str, str]]:
-    """(control, what it does) for a screen."""
+    """Controls and their meaning, for a screen."""
     from real.teleop import keyboard
 
     labels = [
@@ -203,22 +216,22 @@ def bindings() -> list[tuple[str, str]]:
     ]
     return [
         ("move the cap", "take the arm over; let go and the policy has it again"),
-        ("left, right", "buttons: close, open the hand"),
+        ("left, right", "buttons: close, open the gripper"),
         *labels,
     ]
 
 
 def with_dead_zone(deflection: np.ndarray, dead_zone: float) -> np.ndarray:
-    """Deflections in [-1, 1]: 0 within the dead zone, from there on rising from 0 to 1."""
+    """Deflections in [-1, 1]: 0 within the dead zone, beyond it scaled to rise from 0 to 1."""
     beyond = np.maximum(np.abs(deflection) - dead_zone, 0.0) / (1.0 - dead_zone)
     return np.sign(deflection) * np.minimum(beyond, 1.0)
 
 
 def open_spacemouse() -> Any:
-    """The first SpaceMouse there is, its axes forward, left and up.
+    """Opens the first SpaceMouse, with its axes forward, left and up.
 
     Raises:
-        HandoffError: pyspacemouse is not installed, or there is no device that it may open.
+        HandoffError: pyspacemouse is not installed, or it finds no device that it may open.
     """
     try:
         import pyspacemouse  # pyright: ignore[reportMissingImports]
@@ -227,7 +240,7 @@ def open_spacemouse() -> Any:
             "spacemouse: pyspacemouse is not installed. pip install 'handoff[teleop]'."
         ) from None
     try:
-        # Its `ros` convention is x forward, y left, z up, right-handed.
+        # The ROS convention is x forward, y left, z up, right-handed.
         return pyspacemouse.open(axis_convention=pyspacemouse.AxisConvention.ROS)
     except Exception as error:  # noqa: BLE001  its own errors and those of two HID libraries below it
         raise HandoffError(

@@ -1,11 +1,10 @@
-"""One person at one arm: when they have it, and what their hand comes to as an action. Shared by
-all devices.
+"""Turns the input of any device into takeovers of an arm and actions during them.
 
-Takeover is by HOLDING, never by a toggle: who lets go, walks away or loses the cable gives the arm
-back. A device's deflection is a speed, so the action is a step from where the arm's target is now;
-nothing absolute is ever sent, and there is nothing to align when the person takes the arm. What
-they ask for rises from nothing over the first moments after a takeover, since arm and person rarely
-want the same at that instant.
+A person takes over by HOLDING a device, never by a toggle: whoever lets go, walks away or loses the
+cable gives the arm back. A device's deflection is a speed, so an action is a step from the arm's
+present target; no absolute pose is sent, and nothing has to be aligned at a takeover. The speed is
+ramped up over the first moments of a takeover, since arm and person rarely move alike at that
+instant.
 """
 
 from __future__ import annotations
@@ -24,47 +23,50 @@ from robots.interfaces import Intervention, Observation, Reason
 from robots.spec import ActionSpec
 
 GRIPPER = "gripper"
-"""Name of the hand's entry of an action."""
+"""Name of the gripper's entry of an action."""
 
 
 @config
 class TakeoverConfig:
-    """How a hand's motion becomes the arm's."""
+    """Scaling and axes of a person's motion."""
 
     ramp: float = 0.3
-    """Time after a takeover over which the speed that a person may ask for rises from 0 to all
-    [s]."""
+    """Time after a takeover over which the speed limit rises from 0 to full [s]."""
     view_yaw: float = 0.0
     """Direction in which the person looks, about the base's z [rad]: 0 is along the base's x, from
     behind the arm; pi is towards the base, as the person of HIL-SERL sits. Forward for the person
-    is then forward for the hand."""
+    is then forward for the gripper."""
     translation: float = 1.0
-    """Share of the action's range that full deflection asks for, of x, y and z."""
+    """Share of the action's range that full deflection asks for, in x, y and z."""
     rotation: float = 1.0
-    """Likewise of roll, pitch and yaw."""
+    """Share of the action's range that full deflection asks for, in roll, pitch and yaw."""
 
 
-class Hand(NamedTuple):
-    """What a device tells of the person's hand at one moment."""
+class HandInput(NamedTuple):
+    """The input of a person's hand through a device at one moment."""
 
     engaged: bool
-    """They hold the arm."""
+    """Whether the person holds the arm."""
     twist: np.ndarray
-    """(6,) in [-1, 1], in the person's axes: forward, left, up, and rotation about these."""
+    """(6,) deflection in [-1, 1], in the person's axes: forward, left, up, and rotation about
+    these."""
     grip: int
-    """-1 close, 1 open, 0 nothing said: the hand goes on with what it was last told in this
-    takeover."""
+    """Gripper command: -1 close, 1 open, 0 keeps the last command of this takeover."""
 
 
 class Takeover:
-    """Turns moments of a hand into interventions of one world.
+    """Turns the input of a person's hand into interventions in one environment.
 
     Args:
-        spec: of the world's actions; entries named x, y, z, roll, pitch, yaw and gripper.
-        config: how.
-        operator: who.
-        device: by what.
-        now: time [s].
+        spec: actions of the environment; entries named x, y, z, roll, pitch, yaw and gripper.
+        config: scaling and axes.
+        operator: name of the person.
+        device: name of the device.
+        now: returns the time [s].
+        width_max: largest opening of the gripper [m]; None if actions have no entry for one.
+
+    Raises:
+        HandoffError: actions that are no scaled steps, or a gripper without a largest opening.
     """
 
     def __init__(
@@ -74,32 +76,52 @@ class Takeover:
         operator: str,
         device: str,
         now: Callable[[], float],
+        width_max: float | None = None,
     ) -> None:
         unknown = sorted(set(spec.names) - {*AXES, GRIPPER})
         if unknown or not spec.names or spec.unit != "1":
             raise HandoffError(
-                f"{device}: the world's actions are {list(spec.names)} [{spec.unit}], expected scaled steps of "
+                f"{device}: the environment's actions are {list(spec.names)} [{spec.unit}], expected scaled steps of "
                 f"{[*AXES, GRIPPER]}. Choose a Cartesian-delta action space."
             )
-        self._spec, self._config, self._now = spec, config, now
-        self._operator, self._device = operator, device
-        self._held = np.nan
+        if GRIPPER in spec.names and width_max is None:
+            raise HandoffError(
+                f"{device}: actions have an entry for the gripper, whose largest opening was not given. Pass width_max."
+            )
+        self._spec = spec
+        self._config = config
+        self._operator = operator
+        self._device = device
+        self._now = now
+        self._width_max = width_max
+        self._last_gripper = np.nan
+        """The gripper's entry of the last executed action."""
         self.reset()
 
     def reset(self) -> None:
-        """A new episode begins; whoever holds the arm must take it anew."""
-        self.engaged, self._segment, self._since, self._grip = False, -1, 0.0, 0
+        """Begins a new episode; a person who holds the arm begins a new takeover."""
+        self.engaged = False
+        self._segment = -1
+        self._engaged_at = 0.0
+        self._grip = 0
 
     @property
     def segments(self) -> int:
-        """Takeovers in this episode so far."""
+        """Number of takeovers in this episode so far."""
         return self._segment + 1
 
-    def intervene(self, proposed: np.ndarray, observation: Observation, hand: Hand) -> Intervention:
-        """See `robots.interfaces.Operator.intervene`; one world.
+    def intervene(
+        self, proposed: np.ndarray, observation: Observation, hand: HandInput
+    ) -> Intervention:
+        """The intervention at this step, see `robots.interfaces.Operator.intervene`.
+
+        Args:
+            proposed: (1, A) the policy's action.
+            observation: observation of the environment.
+            hand: the person's input.
 
         Raises:
-            HandoffError: another shape than (1, A).
+            HandoffError: `proposed` has another shape.
         """
         proposed = np.asarray(proposed, dtype=np.float64)
         if proposed.shape != (1, self._spec.size):
@@ -108,11 +130,13 @@ class Takeover:
                 "One person moves one arm."
             )
         if hand.engaged and not self.engaged:
-            self._segment, self._since, self._grip = self._segment + 1, self._now(), 0
+            self._segment += 1
+            self._engaged_at = self._now()
+            self._grip = 0
         self.engaged = hand.engaged
         executed = self._action(observation, hand, proposed)[None] if hand.engaged else proposed
         if GRIPPER in self._spec.names:
-            self._held = float(executed[0, self._spec.names.index(GRIPPER)])
+            self._last_gripper = float(executed[0, self._spec.names.index(GRIPPER)])
         return Intervention(
             proposed=proposed,
             executed=executed,
@@ -123,36 +147,39 @@ class Takeover:
             device=self._device,
         )
 
-    def _action(self, observation: Observation, hand: Hand, proposed: np.ndarray) -> np.ndarray:
-        """(A,) within the world's bounds."""
+    def _action(
+        self, observation: Observation, hand: HandInput, proposed: np.ndarray
+    ) -> np.ndarray:
+        """(A,) the person's action, within the environment's bounds."""
         config = self._config
         self._grip = hand.grip or self._grip
-        reach = 1.0 if config.ramp <= 0.0 else min(1.0, (self._now() - self._since) / config.ramp)
-        twist = base_twist(hand.twist, config.view_yaw) * reach
+        engaged_for = self._now() - self._engaged_at
+        ramp = 1.0 if config.ramp <= 0.0 else min(1.0, engaged_for / config.ramp)
+        twist = base_twist(hand.twist, config.view_yaw) * ramp
         twist[:3] *= config.translation
         twist[3:] *= config.rotation
         action = np.zeros(self._spec.size)
         for entry, name in enumerate(self._spec.names):
             if name == GRIPPER:
-                action[entry] = self._opening(observation, float(proposed[0, entry]))
+                action[entry] = self._gripper_entry(observation, float(proposed[0, entry]))
             else:
                 action[entry] = twist[AXES.index(name)]  # type: ignore[arg-type]  the names were checked
         return np.clip(action, self._spec.low, self._spec.high)
 
-    def _opening(self, observation: Observation, proposed: float) -> float:
-        told = observation.get("width_target")
-        if told is not None:
-            return float(
-                entry_of(np.array(self._grip), np.asarray(told, dtype=np.float64).reshape(-1)[0])
-            )
-        # A world that does not tell what its hand was told: the last that was executed, whoever
-        # asked for it.
-        held = proposed if math.isnan(self._held) else self._held
-        return float(self._grip) if self._grip else held
+    def _gripper_entry(self, observation: Observation, proposed: float) -> float:
+        width_target = observation.get("width_target")
+        if width_target is not None:
+            assert self._width_max is not None, "the constructor refuses a gripper without it"
+            present = np.asarray(width_target, dtype=np.float64).reshape(-1)[0]
+            return float(entry_of(np.array(self._grip), present, self._width_max))
+        # The environment does not observe its gripper's target, so the last executed entry stands
+        # for it, the person's or the policy's.
+        last = proposed if math.isnan(self._last_gripper) else self._last_gripper
+        return float(self._grip) if self._grip else last
 
 
 def base_twist(twist: np.ndarray, view_yaw: float) -> np.ndarray:
-    """(6,) in base axes of a twist (6,) in the axes of a person who looks along `view_yaw`
+    """(6,) a twist in base axes, given (6,) in the axes of a person who looks along `view_yaw`
     [rad]."""
     c, s = math.cos(view_yaw), math.sin(view_yaw)
     turned = np.array(twist, dtype=np.float64)

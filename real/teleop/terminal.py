@@ -1,9 +1,8 @@
-"""Keys from a terminal, one by one, without a listener on the whole desktop: only the terminal in
-focus is read.
+"""Reads key presses from the terminal in focus, without a listener on the whole desktop.
 
-A terminal tells presses, never releases: a held key is one press, silence for the keyboard's delay
-(250 to 660 ms, as the desktop has it), then some thirty presses per second. `Keys` makes holding
-out of that.
+A terminal reports presses, never releases: a held key is one press, silence for the keyboard's
+delay (250 to 660 ms, set by the desktop), then about thirty presses per second. `Keys` derives from
+them which keys are held.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ _SEQUENCES = {
 }
 _NAMES = {b" ": "space", b"\r": "enter", b"\n": "enter", b"\x7f": "backspace", b"\x08": "backspace"}
 _FATAL = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end the process without running anything; the terminal is put right first."""
+"""Signals that end the process at once; the terminal is restored first."""
 
 
 class Terminal:
-    """A terminal in character mode, left as it was by `close`, by the interpreter's end, and by
-    SIGTERM and SIGHUP.
+    """A terminal in character mode; `close`, the end of the interpreter, SIGTERM and SIGHUP restore
+    its mode.
 
-    Ctrl-C and Ctrl-Z keep their meaning. After SIGKILL the shell's `stty sane` helps, as after any
-    program.
+    Ctrl-C and Ctrl-Z keep their meaning. SIGKILL leaves the mode as it is: run `stty sane` in the
+    shell.
 
     Args:
-        path: of the terminal; a process that was started with another standard input still has
-            `/dev/tty`.
+        path: path of the terminal; `/dev/tty` is the process's terminal, even if its standard input
+            is another file.
 
     Raises:
-        HandoffError: there is none.
+        HandoffError: the process has no terminal.
     """
 
     def __init__(self, path: Path | str = "/dev/tty") -> None:
@@ -62,7 +61,9 @@ class Terminal:
             raise HandoffError(
                 f"{path}: no terminal ({error}). Was the session started without one, such as by a service?"
             ) from None
-        self._open, self._rest = True, b""
+        self._open = True
+        self._rest = b""
+        """Bytes that may begin another key."""
         self._handlers: dict[int, Any] = {}
         atexit.register(self.close)
         if threading.current_thread() is threading.main_thread():
@@ -70,7 +71,7 @@ class Terminal:
         tty.setcbreak(self._descriptor, termios.TCSANOW)
 
     def read(self) -> list[str]:
-        """Names of the keys that were pressed since the last call, in order; never waits.
+        """Names of the keys pressed since the last call, in order; never waits.
 
         Raises:
             HandoffError: the terminal is gone.
@@ -94,11 +95,11 @@ class Terminal:
         os.write(self._descriptor, text.encode())
 
     def close(self) -> None:
-        """Puts the terminal back; a second call does nothing."""
+        """Restores the terminal's mode; a second call does nothing."""
         if not self._open:
             return
         self._open = False
-        # A window that was closed has nothing left to be put right.
+        # The terminal of a closed window has no mode to restore.
         with contextlib.suppress(termios.error, OSError):
             termios.tcsetattr(self._descriptor, termios.TCSANOW, self._saved)
         os.close(self._descriptor)
@@ -108,15 +109,15 @@ class Terminal:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.close()
-        # What would have happened without a terminal happens now.
+        # The handlers are restored, so the signal now has its original effect.
         os.kill(os.getpid(), number)
 
 
 def parse_keys(rest: bytes, data: bytes) -> tuple[list[str], bytes]:
-    """Names of keys in what a terminal sent, and the bytes that may be the beginning of one more.
+    """Names of the keys in a terminal's bytes, and the last bytes, which may begin another key.
 
     Args:
-        rest: left over by the call before; where nothing follows it, an escape byte was the key.
+        rest: bytes that the call before returned; if no new ones follow, they are the key Escape.
         data: new bytes.
     """
     waiting = rest + data
@@ -142,7 +143,7 @@ def parse_keys(rest: bytes, data: bytes) -> tuple[list[str], bytes]:
 
 
 def _after_sequence(waiting: bytes) -> bytes:
-    """What follows an escape sequence that no key here is bound to, such as a function key's."""
+    """The bytes behind an escape sequence of an unused key, such as a function key's."""
     for place, byte in enumerate(waiting[2:], 2):
         if 0x40 <= byte <= 0x7E:
             return waiting[place + 1 :]
@@ -150,30 +151,34 @@ def _after_sequence(waiting: bytes) -> bytes:
 
 
 class Keys:
-    """Which keys are held, made out of presses and their repetition.
+    """Derives which keys are held from presses and their repetition.
 
     Args:
-        first: time for which a single press counts as held [s]; longer than the keyboard's delay
-            before repetition.
-        again: time for which a repeated press does [s].
-        now: time [s].
+        hold_time: time for which a single press counts as held [s]; longer than the keyboard's
+            delay before repetition.
+        repeat_time: time for which a repeated press counts as held, and for which any press moves
+            something [s].
+        now: returns the time [s].
     """
 
-    def __init__(self, first: float, again: float, now: Callable[[], float]) -> None:
-        self._first, self._again, self._now = first, again, now
+    def __init__(self, hold_time: float, repeat_time: float, now: Callable[[], float]) -> None:
+        self._hold_time = hold_time
+        self._repeat_time = repeat_time
+        self._now = now
         self._pressed: dict[str, float] = {}
-        """When each key was last pressed [s]."""
+        """Time of each key's last press [s]."""
         self._until: dict[str, float] = {}
+        """Time until which each key counts as held [s]."""
 
     def press(self, keys: Sequence[str]) -> None:
-        """Takes presses in, in their order."""
+        """Takes presses, in their order."""
         now = self._now()
         for key in keys:
-            # After a lone press the next one of a held key is long in coming, after a repeated one
-            # it is not.
-            repeated = now - self._pressed.get(key, -self._first) < self._again
-            kept = now + (self._again if repeated else self._first)
-            self._until[key] = max(kept, self._until.get(key, kept))
+            # A held key is silent for the keyboard's delay after its first press, and repeats
+            # quickly afterwards.
+            repeated = now - self._pressed.get(key, -self._hold_time) < self._repeat_time
+            until = now + (self._repeat_time if repeated else self._hold_time)
+            self._until[key] = max(until, self._until.get(key, until))
             self._pressed[key] = now
 
     def held(self, key: str) -> bool:
@@ -181,10 +186,10 @@ class Keys:
         return self._now() < self._until.get(key, -1.0)
 
     def moving(self, key: str) -> bool:
-        """Whether it was pressed so lately that it moves something: a short tap is a small step."""
-        return self._now() < self._pressed.get(key, -1.0) + self._again
+        """Whether the key was pressed within `repeat_time`: a short tap is a small step."""
+        return self._now() < self._pressed.get(key, -1.0) + self._repeat_time
 
     def release(self) -> None:
-        """Nothing is held any more."""
+        """Releases all keys."""
         self._pressed.clear()
         self._until.clear()

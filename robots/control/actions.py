@@ -1,4 +1,4 @@
-"""What an action means: how its numbers become targets of the arm.
+"""Defines action spaces: how the numbers of an action become targets of the arm.
 
 Action spaces. `CartesianDelta`, `JointDelta`, `JointTarget` and `PdTarget` move the target of an
 impedance law (`robots.control.impedance`) once per policy period, for one arm or many. A delta
@@ -22,9 +22,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from robots.config import config
-from robots.errors import HandoffError, SafetyError
-from robots.franka import gripper
-from robots.franka.fr3 import DQ_MAX, Q_MAX, Q_MIN
+from robots.errors import HandoffError
+from robots.franka.robot import Gripper, JointLimits, Robot
 from robots.spec import ActionSpec
 
 PD_TARGET = "pd_target"
@@ -32,9 +31,6 @@ PD_TARGET = "pd_target"
 
 Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
 AXES: tuple[Axis, ...] = ("x", "y", "z", "roll", "pitch", "yaw")
-
-_TIME_SLACK = 1e-9
-"""Seconds by which a time may miss a knot, being a sum of milliseconds in floating point."""
 
 
 @config
@@ -78,8 +74,8 @@ def agent_dynamics(interface: str) -> AgentDynamics:
 
 @config
 class CartesianDelta:
-    """Steps of the target pose of the frame "grasp" (see `robots.franka.gripper`), in base axes;
-    entries in [-1, 1]."""
+    """Steps of the target pose of the frame "grasp" (see `robots.franka.robot.Gripper`), in base
+    axes; entries in [-1, 1]."""
 
     kind: Literal["cartesian_delta"] = "cartesian_delta"
     """Names the space in a configuration file."""
@@ -92,7 +88,8 @@ class CartesianDelta:
     leash_translation: float = 0.03
     """Largest distance from target to measured position, per axis [m]."""
     leash_rotation: float = 0.20
-    """Likewise of the rotation vector's entries [rad]."""
+    """Largest difference from target to measured rotation, per entry of the rotation vector
+    [rad]."""
     low: tuple[float, float, float] = (0.30, -0.28, 0.005)
     """Lowest target position [m]; the hand, pointing down, reaches the box's corners at any yaw
     within 1.2 rad."""
@@ -101,9 +98,9 @@ class CartesianDelta:
     rotation_limit: float = 1.7
     """Bound of each entry of the target's rotation vector [rad]."""
 
-    @property
-    def spec(self) -> ActionSpec:
-        """Of the arm's part of an action; the gripper's entry follows it."""
+    def spec(self, robot: Robot) -> ActionSpec:
+        """The arm's part of an action, which is the same for all robots; the gripper's entry
+        follows it."""
         n = len(self.axes)
         return ActionSpec(
             low=(-1.0,) * n, high=(1.0,) * n, names=tuple(self.axes), interface="cartesian_delta"
@@ -149,18 +146,21 @@ class JointDelta:
     margin: float = 0.05
     """Distance kept from the joint limits [rad]."""
 
-    @property
-    def spec(self) -> ActionSpec:
-        """Of the arm's part of an action; the gripper's entry follows it."""
-        names = tuple(f"joint{i}" for i in range(1, 8))
-        return ActionSpec(low=(-1.0,) * 7, high=(1.0,) * 7, names=names, interface="joint_delta")
+    def spec(self, robot: Robot) -> ActionSpec:
+        """The arm's part of an action; the gripper's entry follows it."""
+        n = robot.num_joints
+        return ActionSpec(
+            low=(-1.0,) * n, high=(1.0,) * n, names=_joint_entries(robot), interface="joint_delta"
+        )
 
-    def target(self, target: np.ndarray, measured: np.ndarray, action: np.ndarray) -> np.ndarray:
-        """The next target (..., 7) [rad] from the present one, the measured positions and an action
-        (..., 7)."""
+    def target(
+        self, target: np.ndarray, measured: np.ndarray, action: np.ndarray, limits: JointLimits
+    ) -> np.ndarray:
+        """The next target (..., J) [rad] from the present one, the measured positions and an action
+        (..., J), within `limits`."""
         moved = target + self.step * np.clip(action, -1.0, 1.0)
         near = np.clip(moved, measured - self.leash, measured + self.leash)
-        return np.clip(near, Q_MIN + self.margin, Q_MAX - self.margin)
+        return np.clip(near, limits.q_min + self.margin, limits.q_max - self.margin)
 
 
 @config
@@ -173,41 +173,44 @@ class JointTarget:
     """Distance kept from the joint limits [rad]."""
     speed: float = 0.8
     """Share of the joint velocity limits that the target may move with."""
-    leash: tuple[float, float, float, float, float, float, float] = (
-        0.29,
-        0.29,
-        0.29,
-        0.29,
-        0.72,
-        0.73,
-        1.50,
-    )
-    """Largest distance from target to measured position, per joint [rad]: how far the joint lags
+    leash: tuple[float, ...] = (0.29, 0.29, 0.29, 0.29, 0.72, 0.73, 1.50)
+    """(J,) largest distance from target to measured position [rad]: how far a joint of the FR3 lags
     behind a target that moves at `speed`, and one period's way at 20 Hz. An arm that was held up
-    and comes free is not thrown."""
+    and comes free is not thrown. A Panda moves more slowly, so that this leash is up to twice
+    as long as its lag."""
 
-    @property
-    def spec(self) -> ActionSpec:
-        """Of the arm's part of an action; the gripper's entry follows it."""
+    def spec(self, robot: Robot) -> ActionSpec:
+        """The arm's part of an action; the gripper's entry follows it."""
         return ActionSpec(
-            low=tuple((Q_MIN + self.margin).tolist()),
-            high=tuple((Q_MAX - self.margin).tolist()),
-            names=tuple(f"joint{i}" for i in range(1, 8)),
+            low=tuple((robot.limits.q_min + self.margin).tolist()),
+            high=tuple((robot.limits.q_max - self.margin).tolist()),
+            names=_joint_entries(robot),
             unit="rad",
             interface="joint_target",
         )
 
     def target(
-        self, target: np.ndarray, measured: np.ndarray, action: np.ndarray, period: float
+        self,
+        target: np.ndarray,
+        measured: np.ndarray,
+        action: np.ndarray,
+        period: float,
+        limits: JointLimits,
     ) -> np.ndarray:
-        """The next target (..., 7) [rad], `period` [s] after the present one, from the measured
-        positions and an action (..., 7) [rad]."""
-        reach, leash = self.speed * DQ_MAX * period, np.array(self.leash)
-        wanted = np.clip(action, Q_MIN + self.margin, Q_MAX - self.margin)
+        """The next target (..., J) [rad], `period` [s] after the present one, from the measured
+        positions and an action (..., J) [rad], within `limits`."""
+        reach, leash = self.speed * limits.dq_max * period, np.array(self.leash)
+        lowest, highest = limits.q_min + self.margin, limits.q_max - self.margin
+        wanted = np.clip(action, lowest, highest)
         near = np.clip(
             np.clip(wanted, target - reach, target + reach), measured - leash, measured + leash
         )
-        return np.clip(near, Q_MIN + self.margin, Q_MAX - self.margin)
+        return np.clip(near, lowest, highest)
+
+
+def _joint_entries(robot: Robot) -> tuple[str, ...]:
+    """(J,) names of an action's entries."""
+    return tuple(f"joint{i}" for i in range(1, robot.num_joints + 1))
 
 
 @config
@@ -231,11 +234,10 @@ class PdTarget:
     """Inertia of the upright arm along the board [kg]: 5 to 8 over most of it, more near the base's
     sides. So much force per acceleration goes ahead of the motion."""
     dynamics: AgentDynamics = AgentDynamics()
-    """The agent."""
+    """Stiffness, damping and rate of the simulated agent."""
 
-    @property
-    def spec(self) -> ActionSpec:
-        """Of an action; a hand has no part in it."""
+    def spec(self, robot: Robot) -> ActionSpec:
+        """An action, which is the same for all robots; a gripper has no part in it."""
         return ActionSpec(
             low=self.low, high=self.high, names=("x", "y"), unit="m", interface=PD_TARGET
         )
@@ -294,137 +296,25 @@ may long before, and opening begins at once instead of unwinding first."""
 
 
 def gripper_target(
-    width: np.ndarray, measured: np.ndarray, action: np.ndarray, period: float
+    width: np.ndarray,
+    measured: np.ndarray,
+    action: np.ndarray,
+    period: float,
+    gripper: Gripper,
 ) -> np.ndarray:
-    """The next target of the hand's opening.
+    """The next target of the gripper's opening.
 
     Args:
         width: (...) the present target [m].
         measured: (...) the present opening [m].
         action: (...) in [-1, 1], see `GRIPPER_SPEC`.
-        period: until the next one [s]; the hand moves no faster than its data sheet says.
+        period: until the next one [s].
+        gripper: moves no faster and opens no wider than its data sheet says.
 
     Returns:
         (...) [m].
     """
-    wanted = 0.5 * gripper.WIDTH_MAX * (1.0 + np.clip(action, -1.0, 1.0))
-    reach = gripper.SPEED_MAX * period
+    wanted = 0.5 * gripper.width_max * (1.0 + np.clip(action, -1.0, 1.0))
+    reach = gripper.speed_max * period
     moved = np.clip(wanted, width - reach, width + reach)
     return np.maximum(0.0, np.clip(moved, measured - GRIPPER_LEASH, measured + GRIPPER_LEASH))
-
-
-def checked_target(target: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A copy of `target` [m], float64.
-
-    Raises:
-        SafetyError: another shape than `shape`, or a non-finite entry.
-    """
-    found = np.array(target, dtype=np.float64)
-    if found.shape != shape or not np.isfinite(found).all():
-        raise SafetyError(
-            f"action target: {found.tolist()}, expected {int(np.prod(shape))} finite numbers [m]. Did it diverge?"
-        )
-    return found
-
-
-class AgentReference:
-    """The agent's motion under a stream of targets, sampled at any time.
-
-    Positions at the knots are those of the recursion. Between knots the path is a cubic Hermite
-    segment. The recursion is semi-implicit, its `v` being the mean velocity of the interval that it
-    ends; so a knot's tangent is the mean of the two velocities around it, which keeps the
-    acceleration free of a 100 Hz ripple.
-    """
-
-    def __init__(self, position: np.ndarray, dynamics: AgentDynamics, time: float = 0.0) -> None:
-        """Starts at rest.
-
-        Args:
-            position: `(D,)` [m]; it is also the first target.
-            dynamics: of the agent.
-            time: of the first knot [s].
-        """
-        self._dynamics = dynamics
-        self._dt = 1.0 / dynamics.rate_hz
-        self._start_time = time
-        self._knot = 0
-        self._from = np.array(position, dtype=np.float64)
-        self._from_tangent = np.zeros_like(self._from)
-        self._to = self._from.copy()
-        self._to_tangent = np.zeros_like(self._from)
-        self._velocity = np.zeros_like(self._from)
-        self._target = self._from.copy()
-
-    @property
-    def target(self) -> np.ndarray:
-        """(D,) [m], the target obeyed from the next knot on."""
-        return self._target.copy()
-
-    @property
-    def position(self) -> np.ndarray:
-        """(D,) [m], at the newest knot."""
-        return self._to.copy()
-
-    @property
-    def velocity(self) -> np.ndarray:
-        """(D,) [m/s], the recursion's `v` at the newest knot."""
-        return self._velocity.copy()
-
-    @property
-    def time(self) -> float:
-        """Time of the newest knot [s]."""
-        return self._start_time + self._knot * self._dt
-
-    def push(self, target: np.ndarray) -> None:
-        """Obeys `target` from the newest knot on.
-
-        Args:
-            target: `(D,)` [m].
-
-        Raises:
-            SafetyError: wrong shape or a non-finite entry.
-        """
-        self._target = checked_target(target, self._to.shape)
-
-    def sample(self, time: float) -> Motion:
-        """The reference at `time`, computing further knots as needed.
-
-        Args:
-            time: [s], not earlier than the segment that the newest knot ends.
-
-        Raises:
-            HandoffError: `time` lies before that segment.
-        """
-        while time > self.time + _TIME_SLACK:
-            self._step()
-        segment_start = self.time - (self._dt if self._knot else 0.0)
-        if time < segment_start - _TIME_SLACK:
-            raise HandoffError(
-                f"agent reference: asked for {time:.4f} s, the running segment starts at {segment_start:.4f} s. "
-                "Did the robot's clock jump back?"
-            )
-        return self._hermite(min(max((time - segment_start) / self._dt, 0.0), 1.0))
-
-    def _acceleration(self, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-        return self._dynamics.k_p * (self._target - position) - self._dynamics.k_v * velocity
-
-    def _step(self) -> None:
-        self._from, self._from_tangent = self._to, self._to_tangent
-        self._velocity = self._velocity + self._acceleration(self._from, self._velocity) * self._dt
-        self._to = self._from + self._velocity * self._dt
-        following = self._velocity + self._acceleration(self._to, self._velocity) * self._dt
-        self._to_tangent = (self._velocity + following) / 2.0
-        self._knot += 1
-
-    def _hermite(self, s: float) -> Motion:
-        if self._knot == 0:
-            return Motion(self._to.copy(), np.zeros_like(self._to), np.zeros_like(self._to))
-        dt, p0, p1 = self._dt, self._from, self._to
-        m0, m1 = self._from_tangent * dt, self._to_tangent * dt
-        rise = p1 - p0
-        c2, c3 = 3.0 * rise - 2.0 * m0 - m1, m0 + m1 - 2.0 * rise
-        return Motion(
-            p0 + s * (m0 + s * (c2 + s * c3)) if s < 1.0 else p1.copy(),
-            (m0 + s * (2.0 * c2 + 3.0 * s * c3)) / dt,
-            (2.0 * c2 + 6.0 * s * c3) / dt**2,
-        )

@@ -6,7 +6,7 @@ and rotation vector minus the measured ones, in base axes, and N = I - J^+ J pro
 q_0 into the nullspace of the pose (Khatib 1987; the laws of franky 2.0.0). With the hand turned by
 a yaw t, a small error of tilt is so answered by a torque that is turned by t / 2 against it (34
 degrees at 1.2 rad); the damping is in base axes and keeps that stable. Joint: tau = K (q_d - q) - D
-dq. Gravity and Coriolis torques are the robot's own business.
+dq. Gravity and Coriolis torques are the robot's own business. J is the number of joints.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 from robots.config import config
 
 Vector6 = tuple[float, float, float, float, float, float]
-Vector7 = tuple[float, float, float, float, float, float, float]
 
 
 @config
@@ -32,27 +31,28 @@ class ImpedanceGains:
     twisted hand saturates the wrist's joints while the springs go on to load the strong ones, and
     the arm is thrown."""
     torque_limit: float = 10.0
-    """Likewise of the rotations [Nm]; the wrist's joints can do 12."""
+    """Largest torque of spring and damper together about each axis [Nm]; the wrist's joints reach
+    12."""
     posture_stiffness: float = 10.0
     """Nullspace stiffness towards the posture [Nm/rad]."""
     posture_damping: float = 2.0
     """Damping of every joint beside the pose's own [Nms/rad]."""
-    joint_stiffness: Vector7 = (600.0, 600.0, 600.0, 600.0, 250.0, 150.0, 50.0)
-    """Joint impedance stiffness [Nm/rad]."""
-    joint_damping: Vector7 = (50.0, 50.0, 50.0, 50.0, 30.0, 25.0, 15.0)
-    """Joint impedance damping [Nms/rad]."""
+    joint_stiffness: tuple[float, ...] = (600.0, 600.0, 600.0, 600.0, 250.0, 150.0, 50.0)
+    """(J,) joint impedance stiffness [Nm/rad]; FR3 and Panda have the same torque limits."""
+    joint_damping: tuple[float, ...] = (50.0, 50.0, 50.0, 50.0, 30.0, 25.0, 15.0)
+    """(J,) joint impedance damping [Nms/rad]."""
 
 
 def posture_target(J: np.ndarray, q: np.ndarray, q_posture: np.ndarray) -> np.ndarray:
     """The joint positions whose spring pulls towards the posture without moving the pose.
 
     Args:
-        J: (..., 6, 7) Jacobian at `q`.
-        q: (..., 7) [rad].
-        q_posture: (..., 7) or (7,) [rad].
+        J: (..., 6, J) Jacobian at `q`.
+        q: (..., J) [rad].
+        q_posture: (..., J) or (J,) [rad].
 
     Returns:
-        (..., 7) q + N (q_posture - q) [rad].
+        (..., J) q + N (q_posture - q) [rad].
     """
     pull = q_posture - q
     task = (J @ pull[..., None])[..., 0]
@@ -74,14 +74,14 @@ def cartesian_torque(
 
     Args:
         gains: of the law.
-        J: (..., 6, 7) Jacobian of the controlled frame, base axes.
+        J: (..., 6, J) Jacobian of the controlled frame, base axes.
         error: (..., 6) target minus measured: position [m], rotation vector [rad], base axes.
-        q: (..., 7) [rad].
-        dq: (..., 7) [rad/s].
-        q_hold: (..., 7) result of `posture_target` [rad].
+        q: (..., J) [rad].
+        dq: (..., J) [rad/s].
+        q_hold: (..., J) result of `posture_target` [rad].
 
     Returns:
-        (..., 7) [Nm].
+        (..., J) [Nm].
     """
     twist = (J @ dq[..., None])[..., 0]
     limit = np.repeat([gains.force_limit, gains.torque_limit], 3)
@@ -95,6 +95,6 @@ def cartesian_torque(
 def joint_torque(
     gains: ImpedanceGains, q_target: np.ndarray, q: np.ndarray, dq: np.ndarray
 ) -> np.ndarray:
-    """(..., 7) joint torques [Nm] of the joint law without gravity; positions [rad], velocities
+    """(..., J) joint torques [Nm] of the joint law without gravity; positions [rad], velocities
     [rad/s]."""
     return np.array(gains.joint_stiffness) * (q_target - q) - np.array(gains.joint_damping) * dq

@@ -1,5 +1,5 @@
-"""The noise of a chunk, numbered: evaluator, recorder and robot draw the same, however they
-batch."""
+"""Draws the noise of a chunk by seed and number, so that evaluator, recorder and robot draw the
+same."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Temporal ensembling (Zhao et al., RSS 2023): every step is acted on by all chunks that foresaw
-it.
+"""Averages all chunks that predicted the current step (temporal ensembling, Zhao et al., RSS 2023).
 
 Followed is the released act: the oldest chunk weighs most; the paper's text has it the same way.
 

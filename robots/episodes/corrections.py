@@ -1,5 +1,5 @@
-"""Episodes in which a person may overrule a policy: per step what was proposed, what was done, who
-did it and why.
+"""Records episodes in which a person may overrule a policy: per step the proposed and the executed
+action, the person and the reason.
 
 No system before stored both actions and the person by default; without them nothing can be said
 later of when a policy needed help. A frame holds observation t, the actions on seeing it, and what
@@ -10,6 +10,7 @@ stream: a state of success is otherwise never recorded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ OWN = (
 """Fields beside those of the observation."""
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """How one step of N worlds ended."""
 
     reward: np.ndarray
@@ -53,7 +54,11 @@ class Outcome(NamedTuple):
 
 
 def corrections_schema(
-    task: str, rate_hz: float, observation: Mapping[str, FieldSpec], action: ActionSpec
+    task: str,
+    rate_hz: float,
+    observation: Mapping[str, FieldSpec],
+    action: ActionSpec,
+    robot: str = "",
 ) -> EpisodeSchema:
     """The schema of such episodes.
 
@@ -62,6 +67,7 @@ def corrections_schema(
         rate_hz: steps per second of robot time.
         observation: fields of the worlds.
         action: of the worlds.
+        robot: name of the robot that the worlds simulate; empty where there is none.
 
     Raises:
         HandoffError: an observation is called like a field of the schema.
@@ -98,6 +104,7 @@ def corrections_schema(
             STREAM: StreamSpec(rate_hz=rate_hz, fields=fields),
             FINAL: StreamSpec(rate_hz=rate_hz, fields=dict(observation)),
         },
+        robot=robot,
     )
 
 
@@ -105,12 +112,19 @@ def open_corrections(path: Path, schema: EpisodeSchema) -> EpisodeStore:
     """The store at `path`, open for writing: a new one, or the one that is there.
 
     Raises:
-        HandoffError: the one there has another schema, or another writer.
+        HandoffError: the one there is of another robot, has another schema, or another writer.
     """
     if not path.exists():
         return EpisodeStore.create(path, schema)
     store = EpisodeStore.open(path, "a")
-    if store.schema != schema:
+    if store.schema.robot and store.schema.robot != schema.robot:
+        store.close()
+        raise HandoffError(
+            f"{path}: holds episodes of the robot '{store.schema.robot}', the session has '{schema.robot}'. "
+            "Choose another --out."
+        )
+    # A store from before robots were stated is continued as it is.
+    if replace(store.schema, robot=schema.robot) != schema:
         store.close()
         raise HandoffError(
             f"{path}: holds episodes of '{store.schema.name}' with other fields than the session records now. Was the "
@@ -145,7 +159,7 @@ class EpisodeAssembler:
         self,
         observation: Observation,
         intervention: Intervention,
-        outcome: Outcome,
+        outcome: StepOutcome,
         moved: np.ndarray,
         about: Sequence[Mapping[str, Any]],
     ) -> int:

@@ -1,11 +1,11 @@
-"""One face for whatever demonstrations come as: the published replay buffer, or an episode store of
-Handoff's own."""
+"""Opens demonstrations of any known format behind one interface."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -123,6 +123,4 @@ def _without_images(schema: EpisodeSchema) -> EpisodeSchema:
         )
         for name, spec in schema.streams.items()
     }
-    return EpisodeSchema(
-        name=schema.name, streams={name: spec for name, spec in streams.items() if spec.fields}
-    )
+    return replace(schema, streams={name: spec for name, spec in streams.items() if spec.fields})

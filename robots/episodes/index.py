@@ -1,4 +1,4 @@
-"""The two small files that make a folder an episode store: its schema, and the index of what is
+"""Reads and writes the two small files of an episode store: its schema, and the index of what is
 committed."""
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class EpisodeRecord:
     lengths: dict[str, int]
     """Samples per stream."""
     metadata: dict[str, Any]
+    """Metadata of the episode, such as its seed and whether it succeeded."""
 
 
 @config
@@ -35,6 +36,7 @@ class SegmentRecord:
     stored_bytes: dict[str, int]
     """File sizes per `stream/field`, to notice an incomplete copy."""
     episodes: tuple[EpisodeRecord, ...]
+    """Episodes of the segment, in the order of their samples."""
 
 
 @config
@@ -42,6 +44,7 @@ class Index:
     """All that is committed."""
 
     segments: tuple[SegmentRecord, ...] = ()
+    """Segments of the store, in the order in which they were committed."""
 
     def to_json(self) -> bytes:
         """What `read_index` reads back."""

@@ -1,4 +1,4 @@
-"""The first stage: demonstrations, wherever they are, into an episode store."""
+"""Copies demonstrations into an episode store; the first stage of a pipeline."""
 
 from __future__ import annotations
 

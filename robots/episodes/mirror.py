@@ -1,4 +1,4 @@
-"""The mirror image of a push-T episode: as good a demonstration as the episode itself.
+"""Mirrors push-T episodes; a mirror image is as good a demonstration as the episode itself.
 
 The board is a square, the T and its goal are symmetric about the T's own axis, and on the goal, at
 45 degrees in the middle, that axis is the board's diagonal from bottom left to top right. Reflected

@@ -1,4 +1,4 @@
-"""One store as one zip file, to ship it."""
+"""Packs an episode store into one zip file."""
 
 from __future__ import annotations
 

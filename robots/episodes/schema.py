@@ -1,4 +1,4 @@
-"""What an episode holds: streams of different rates, each a set of named fields with unit and
+"""Describes an episode: streams of different rates, each a set of named fields with unit and
 frame."""
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class EpisodeSchema:
     name: str
     """The task, e.g. `push_t`."""
     streams: dict[str, StreamSpec]
-    """By name; `policy` is the stream at which policies see and act."""
+    """Streams by name; `policy` is the stream at which policies observe and act."""
+    robot: str = ""
+    """Name of the robot (`robots.franka.catalog.ROBOTS`) with which all episodes were recorded;
+    empty where none was, and in stores from before it was stated."""
 
     def stream(self, name: str) -> StreamSpec:
         """The stream called `name`.

@@ -1,5 +1,5 @@
-"""One segment of an episode store: a Zarr group per stream, an array per field, written once and
-never again."""
+"""Writes and reads one segment of an episode store: a Zarr group per stream, an array per field,
+written once."""
 
 from __future__ import annotations
 

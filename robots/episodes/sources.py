@@ -1,4 +1,4 @@
-"""Where the push-T demonstrations come from: the first of a fixed order of places that has them."""
+"""Finds the push-T demonstrations in the first of a fixed order of places that has them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class Source:
     """The demonstrations that were found."""
 
     kind: Kind
+    """Place in which they were found, such as `data`, `environment` or `shipped`."""
     path: Path
+    """File or folder of the demonstrations."""
     line: str
     """One sentence for reports: which demonstrations were used, and why not better ones."""
 

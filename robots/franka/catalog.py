@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Literal, get_args
 
-from robots.errors import HandoffError
+from robots.errors import HandoffError, suggest
 from robots.franka.robot import Robot
 
 RobotName = Literal["fr3", "fr3v2", "panda"]
 """Names of the robots, as an option of a configuration gives them."""
 
 ROBOTS: tuple[RobotName, ...] = get_args(RobotName)
+
+
+def robot_module(name: str) -> str:
+    """Dotted name of the module that defines the robot called `name`.
+
+    Raises:
+        HandoffError: no robot has this name.
+    """
+    return f"robots.franka.{find_robot(name).name}"
 
 
 def find_robot(name: str) -> Robot:
@@ -22,7 +30,7 @@ def find_robot(name: str) -> Robot:
     """
     match name:
         case "fr3":
-            from robots.franka.fr3_robot import FR3
+            from robots.franka.fr3 import FR3
 
             return FR3
         case "fr3v2":
@@ -34,6 +42,4 @@ def find_robot(name: str) -> Robot:
 
             return PANDA
         case _:
-            close = difflib.get_close_matches(name, ROBOTS, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(ROBOTS)}."
-            raise HandoffError(f"robot: '{name}' is not known, {hint}")
+            raise HandoffError(f"robot: '{name}' is not known, {suggest(name, ROBOTS)}")

@@ -69,7 +69,11 @@ class KinematicChain:
 
         Linear rows [m/rad] stand above the angular ones [rad/rad].
         """
-        frames = self.joint_frames(q)
+        return self.jacobian_of(self.joint_frames(q))
+
+    def jacobian_of(self, frames: np.ndarray) -> np.ndarray:
+        """(6, J) Jacobian of the flange as `jacobian` gives it, from the poses of
+        `joint_frames`."""
         axes = frames[:-1, :3, 2]
         levers = frames[-1, :3, 3] - frames[:-1, :3, 3]
         return np.vstack([np.cross(axes, levers).T, axes.T])

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from robots.franka.fr3_robot import CARTESIAN, CHAIN, FR3, LIMITS
-from robots.franka.franka_hand import FRANKA_HAND
+from robots.franka.gripper import FRANKA_HAND
+from robots.franka.research_3 import CARTESIAN, CHAIN, LIMITS, Q_HOME
 from robots.franka.robot import LinkInertials, Robot
 
 FR3V2 = Robot(
@@ -53,9 +53,9 @@ FR3V2 = Robot(
         source="franka_description 1.0.1, robots/fr3v2/inertials.yaml",
     ),
     # As for the FR3.
-    armature=FR3.armature,
-    joint_damping=FR3.joint_damping,
-    q_home=FR3.q_home,
+    armature=0.1,
+    joint_damping=0.1,
+    q_home=Q_HOME,
     gripper=FRANKA_HAND,
     model_xml=Path(__file__).with_name("fr3v2.xml"),
 )

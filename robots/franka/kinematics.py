@@ -1,93 +1,26 @@
-"""Forward, differential and inverse kinematics of the FR3 flange, in the base frame."""
+"""Inverse kinematics of a robot's flange, Jacobians of many arms and rotation vectors."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from robots.errors import HandoffError
-from robots.franka.fr3 import DH, FLANGE_OFFSET, Q_MAX, Q_MIN
-
-
-def _constant_transforms() -> np.ndarray:
-    transforms = np.tile(np.eye(4), (7, 1, 1))
-    for transform, (a, d, alpha) in zip(transforms, DH, strict=True):
-        # Right angles exactly: cos(pi/2) is not 0 in floating point.
-        c, s = float(np.round(np.cos(alpha))), float(np.round(np.sin(alpha)))
-        transform[:3, :3] = [[1, 0, 0], [0, c, -s], [0, s, c]]
-        transform[:3, 3] = [a, -d * s, d * c]
-    return transforms
-
-
-_PARENT_T_JOINT = _constant_transforms()
-
-
-def joint_frames(q: np.ndarray) -> np.ndarray:
-    """Poses of the seven joint frames and of the flange.
-
-    Args:
-        q: (7,) [rad].
-
-    Returns:
-        (8, 4, 4) base_T_joint1 .. base_T_joint7, base_T_flange [m].
-    """
-    frames = np.empty((8, 4, 4))
-    pose = np.eye(4)
-    rotation = np.eye(4)
-    for i, (c, s) in enumerate(zip(np.cos(q), np.sin(q), strict=True)):
-        rotation[0, 0], rotation[0, 1], rotation[1, 0], rotation[1, 1] = c, -s, s, c
-        pose = pose @ _PARENT_T_JOINT[i] @ rotation
-        frames[i] = pose
-    frames[7] = pose
-    frames[7, :3, 3] += FLANGE_OFFSET * pose[:3, 2]
-    return frames
-
-
-def forward_kinematics(q: np.ndarray) -> np.ndarray:
-    """(4, 4) base_T_flange [m] of joint positions `q` (7,) [rad]."""
-    return joint_frames(q)[7]
-
-
-def batched_joint_frames(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Poses of the seven joint frames and of the flange of many arms at once.
-
-    Args:
-        q: (N, 7) [rad].
-
-    Returns:
-        Positions (N, 8, 3) [m] and rotations (N, 8, 3, 3) in base axes, in the order of
-        `joint_frames`.
-    """
-    n = len(q)
-    positions, rotations = np.empty((n, 8, 3)), np.empty((n, 8, 3, 3))
-    cosines, sines = np.cos(q), np.sin(q)
-    turn = np.zeros((n, 3, 3))
-    turn[:, 2, 2] = 1.0
-    position, rotation = np.zeros((n, 3)), np.broadcast_to(np.eye(3), (n, 3, 3))
-    for i in range(7):
-        turn[:, 0, 0] = turn[:, 1, 1] = cosines[:, i]
-        turn[:, 1, 0] = sines[:, i]
-        turn[:, 0, 1] = np.negative(sines[:, i])
-        position = position + rotation @ _PARENT_T_JOINT[i, :3, 3]
-        rotation = rotation @ (_PARENT_T_JOINT[i, :3, :3] @ turn)
-        positions[:, i], rotations[:, i] = position, rotation
-    positions[:, 7] = position + FLANGE_OFFSET * rotation[:, :, 2]
-    rotations[:, 7] = rotation
-    return positions, rotations
+from robots.franka.robot import Robot
 
 
 def batched_jacobian(positions: np.ndarray, rotations: np.ndarray, point: np.ndarray) -> np.ndarray:
     """Jacobians of a point fixed to the flange, in base axes.
 
     Args:
-        positions: (N, 8, 3) of `batched_joint_frames`.
-        rotations: (N, 8, 3, 3) likewise.
+        positions: (N, J + 1, 3) of `KinematicChain.batched_joint_frames`.
+        rotations: (N, J + 1, 3, 3) likewise.
         point: (N, 3) where the point is [m], base.
 
     Returns:
-        (N, 6, 7) linear [m/rad] over angular [rad/rad].
+        (N, 6, J) linear [m/rad] over angular [rad/rad].
     """
-    axes = rotations[:, :7, :, 2]
-    levers = point[:, None] - positions[:, :7]
+    axes = rotations[:, :-1, :, 2]
+    levers = point[:, None] - positions[:, :-1]
     # Written out: numpy's cross is several times slower on small arrays.
     (ax, ay, az), (lx, ly, lz) = np.moveaxis(axes, -1, 0), np.moveaxis(levers, -1, 0)
     return np.stack([ay * lz - az * ly, az * lx - ax * lz, ax * ly - ay * lx, ax, ay, az], axis=1)
@@ -113,18 +46,6 @@ def batched_rotation_vector(rotation: np.ndarray) -> np.ndarray:
     column = np.take_along_axis(rotation + np.eye(3), dominant[:, None, None], axis=2)[:, :, 0]
     half = angle[:, None] * column / np.sqrt((column * column).sum(axis=1, keepdims=True))
     return np.where((regular | (cosine > 0.0))[:, None], vector, half)
-
-
-def _geometric_jacobian(frames: np.ndarray) -> np.ndarray:
-    axes = frames[:7, :3, 2]
-    levers = frames[7, :3, 3] - frames[:7, :3, 3]
-    return np.vstack([np.cross(axes, levers).T, axes.T])
-
-
-def jacobian(q: np.ndarray) -> np.ndarray:
-    """(6, 7) Jacobian of the flange in base axes at `q` (7,) [rad]: linear [m/rad] over angular
-    [rad/rad]."""
-    return _geometric_jacobian(joint_frames(q))
 
 
 def rotation_vector(rotation: np.ndarray) -> np.ndarray:
@@ -158,6 +79,7 @@ def rotation_matrix(vector: np.ndarray) -> np.ndarray:
 
 
 def inverse_kinematics(
+    robot: Robot,
     target: np.ndarray,
     q_seed: np.ndarray,
     *,
@@ -172,34 +94,33 @@ def inverse_kinematics(
     1977).
 
     Args:
+        robot: its chain and the limits of its joints.
         target: (4, 4) base_T_flange [m].
-        q_seed: (7,) start and preferred posture [rad].
+        q_seed: (J,) start and preferred posture [rad].
         tolerance: accepted error, position [m] and rotation [rad] in one norm.
         margin: distance kept from the joint limits [rad].
         max_iterations: bound of the iteration.
 
     Returns:
-        (7,) [rad].
+        (J,) joint positions [rad].
 
     Raises:
         HandoffError: no solution within the limits was found from this seed.
     """
-    q = np.clip(q_seed, Q_MIN + margin, Q_MAX - margin)
+    lowest, highest = robot.limits.q_min + margin, robot.limits.q_max - margin
+    q = np.clip(q_seed, lowest, highest)
     error = np.zeros(6)
     for _ in range(max_iterations):
-        frames = joint_frames(q)
-        error[:3] = target[:3, 3] - frames[7, :3, 3]
-        error[3:] = rotation_vector(target[:3, :3] @ frames[7, :3, :3].T)
+        frames = robot.chain.joint_frames(q)
+        error[:3] = target[:3, 3] - frames[-1, :3, 3]
+        error[3:] = rotation_vector(target[:3, :3] @ frames[-1, :3, :3].T)
         if np.linalg.norm(error) < tolerance:
             return q
-        q = np.clip(
-            q + _ik_step(_geometric_jacobian(frames), error, q_seed - q),
-            Q_MIN + margin,
-            Q_MAX - margin,
-        )
+        step = _ik_step(robot.chain.jacobian_of(frames), error, q_seed - q)
+        q = np.clip(q + step, lowest, highest)
     raise HandoffError(
-        f"fr3: no joint positions reach the flange position {np.round(target[:3, 3], 4).tolist()} m within the limits "
-        f"(error {np.linalg.norm(error):.1e}, limit {tolerance:.0e}). Is the target outside the arm's reach?"
+        f"{robot.name}: no joint positions reach the flange position {np.round(target[:3, 3], 4).tolist()} m within "
+        f"the limits (error {np.linalg.norm(error):.1e}, limit {tolerance:.0e}). Is the target outside the arm's reach?"
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from robots.franka.chain import KinematicChain
-from robots.franka.franka_hand import FRANKA_HAND
+from robots.franka.gripper import FRANKA_HAND
 from robots.franka.robot import CartesianLimits, JointLimits, LinkInertials, Robot
 
 SPECIFICATION = "Franka Robotics, FCI documentation, robot specification of the FER (2026-05)"

@@ -7,6 +7,7 @@ change the robot for another.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,18 @@ class Robot:
     def tool(self) -> Tool:
         """End effector that the robot carries unless a task mounts another one: its gripper."""
         return self.gripper.tool
+
+    def check_per_joint(self, name: str, values: Sequence[float]) -> None:
+        """Checks that the setting `name` has one entry for every joint.
+
+        Raises:
+            HandoffError: it has more or fewer.
+        """
+        if len(values) != self.num_joints:
+            raise HandoffError(
+                f"{self.name}: {name} has {len(values)} entries, expected {self.num_joints}, one per joint. "
+                "Was it written for another robot?"
+            )
 
 
 def _make_read_only(figures: Any) -> None:

@@ -1,4 +1,4 @@
-"""Sentences among arrays: UTF-8 padded with zeros, so that whatever holds numbers holds words, too.
+"""Stores sentences in arrays, as UTF-8 padded with zeros.
 
 Worlds observe what they ask for as such a field, episodes record it beside everything else, and
 processes share it.

@@ -1,5 +1,4 @@
-"""How an exported policy reads: sentences as tokens of the tokenizer beside its graph, by the
-tokenizers library alone.
+"""Tokenizes the sentences of an exported policy with the tokenizers library alone.
 
 `tokenizer.json` is that of the policy's backbone. The ONNX file says which one it is and how long a
 sentence may be, so that a graph never reads the tokens of another vocabulary.
@@ -23,7 +22,7 @@ from robots.config import config, to_plain, validate
 from robots.errors import HandoffError
 
 READING_KEY = "handoff.reading"
-"""Metadata key of the JSON of a `Reading` inside the ONNX file."""
+"""Metadata key of the JSON of a `TokenizerSpec` inside the ONNX file."""
 TOKENIZER = "tokenizer.json"
 """Beside the ONNX file."""
 WORDS = ("tokens", "tokens_mask")
@@ -33,7 +32,7 @@ _REMEMBERED = 256
 
 
 @config
-class Reading:
+class TokenizerSpec:
     """What a graph that reads says of its words."""
 
     tokenizer: str
@@ -48,7 +47,7 @@ class Reading:
         return json.dumps(to_plain(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Reading:
+    def from_json(cls, text: str) -> TokenizerSpec:
         """Reads `to_json` back.
 
         Raises:
@@ -83,7 +82,7 @@ class Reader:
         HandoffError: no such file, that of another bundle, or no library to read it with.
     """
 
-    def __init__(self, file: Path, reading: Reading) -> None:
+    def __init__(self, file: Path, reading: TokenizerSpec) -> None:
         self.reading = reading
         self._tokenizer = _opened(file, reading.tokenizer)
         self._numbers = lru_cache(_REMEMBERED)(self._encoded)

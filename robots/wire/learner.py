@@ -1,5 +1,5 @@
-"""Messages between an actor, which has the robot, and a learner, which has the gradients: msgpack
-maps, never pickle.
+"""Encodes the messages between an actor, which has the robot, and a learner, which has the
+gradients.
 
 The actor connects (`Authorization: Api-Key <token>`) and says `hello`; the learner answers `taken`,
 and from then on both speak when they have something to say: the actor sends `steps`, numbered
@@ -30,6 +30,8 @@ NONE = -1
 """`taken` of a journal of which nothing has been taken."""
 EPISODES_PER_START = 2**24
 """Episodes that one start of an actor can number."""
+RECENT_EPISODES = 20
+"""Newest episodes of training over which success and interventions are reported."""
 JOURNAL_NAME = re.compile(r"[0-9a-f]{16}")
 """Of a journal's identity."""
 _VECTORS = ("observation", "action", "next_observation", "proposed")
@@ -46,7 +48,9 @@ class MlpCard:
     layers: tuple[int, ...]
     """Entries of the input, of every hidden layer and of the output."""
     activation: Literal["tanh", "relu"]
+    """Name of the activation function."""
     layer_norm: bool
+    """Whether every hidden layer is normalised."""
 
 
 @config
@@ -58,20 +62,27 @@ class ActorCard:
     """
 
     observation: int
-    """O, entries of the observation vector."""
+    """Entries of the observation vector, O."""
     action: int
-    """A, the hand's entry included."""
+    """Entries of an action, the gripper's included, A."""
     differences: tuple[tuple[int, int, int, float], ...] = ()
-    """See `policies.rl.replay.transitions.Sizes`; likewise the next."""
+    """Pairs of entries whose differences are features too; see
+    `policies.rl.replay.transitions.Sizes`."""
     close_ups: tuple[tuple[int, int, int, float], ...] = ()
+    """Entries that are features a second time at another scale; see
+    `policies.rl.replay.transitions.Sizes`."""
     actor: MlpCard
-    """From features to means, and behind them to logarithms of deviations unless these are
+    """Network from features to means, followed by log standard deviations unless these are
     fixed."""
     log_std_min: float
+    """Lower bound of the log standard deviation."""
     log_std_max: float
+    """Upper bound of the log standard deviation."""
     fixed_log_std: float | None = None
+    """Log standard deviation that does not depend on the observation; None takes the network's."""
     hand: MlpCard | None = None
-    """From features to the values of close, hold and open."""
+    """Network from features to the values of close, hold and open; None without a gripper
+    command."""
 
 
 class Hello(NamedTuple):

@@ -1,4 +1,4 @@
-"""Messages between a policy server and its clients: msgpack maps with NumPy arrays, never pickle.
+"""Encodes the messages between a policy server and its clients.
 
 The encoding is that of openpi's client (github.com/Physical-Intelligence/openpi,
 packages/openpi-client): an array is a map with byte keys `__ndarray__`, `data`, `dtype`, `shape`; a

@@ -1,5 +1,4 @@
-"""Steps of episodes as they travel from whoever acts to whoever learns: NumPy arrays, one row per
-step."""
+"""Holds steps of episodes on their way from actor to learner: NumPy arrays, one row per step."""
 
 from __future__ import annotations
 

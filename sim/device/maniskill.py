@@ -1,7 +1,7 @@
 """ManiSkill's batch of worlds on a GPU, met there: observations, actions and rewards stay tensors
 of its device.
 
-As `sim.device.fr3`, with ManiSkill's own physics, terms and starts. What comes to the host is which
+As `sim.device.arm`, with ManiSkill's own physics, terms and starts. What comes to the host is which
 worlds have ended, once per decision: ManiSkill begins worlds anew by their numbers, and draws those
 it begins together from the seed of the first. It has run on a stand-in only, not on a GPU.
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from robots.errors import HandoffError
-from sim.device.fr3 import ResidentEpisodes
+from sim.device.arm import ResidentEpisodes
 from sim.engines.maniskill import NO_LIMIT
 from sim.engines.maniskill_task import (
     ManiSkillConfig,

@@ -13,7 +13,7 @@ from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Observation, WorldState
 from robots.spec import FieldSpec
-from sim.engine import Reading
+from sim.engine import EngineState
 from sim.engines.gym_spaces import (
     action_spec,
     control_rate,
@@ -22,7 +22,8 @@ from sim.engines.gym_spaces import (
     mend_joint_types,
     time_limit,
 )
-from sim.engines.gym_state import History, MujocoState, tried_state
+from sim.engines.gym_state import ActionHistory, MujocoState, tried_state
+from sim.engines.opencv_substitute import importable_opencv
 
 SUCCESS_KEYS = ("is_success", "success")
 
@@ -99,7 +100,7 @@ class GymEngine:
         self._info = {key: np.zeros(n) for key in self.config.info}
         self._seeds = np.zeros(n, dtype=np.int64)
         self._history = (
-            History(n, self.action_spec.size) if self.config.saving == "replay" else None
+            ActionHistory(n, self.action_spec.size) if self.config.saving == "replay" else None
         )
         self._mujoco: MujocoState | None = None
         self._refusal = ""
@@ -123,9 +124,9 @@ class GymEngine:
         for i in np.flatnonzero(running):
             self._step(int(i), action[i])
 
-    def read(self) -> Reading:
+    def read(self) -> EngineState:
         """See `Engine.read`."""
-        return Reading(
+        return EngineState(
             observation={name: array.copy() for name, array in self._observation.items()},
             reward=self._reward.copy(),
             terminated=self._terminated.copy(),
@@ -203,9 +204,10 @@ class GymEngine:
             if self.env_id.startswith("gymnasium_robotics:"):
                 mend_joint_types()
             options = dict(self.config.options)
-            return gymnasium.make(
-                self.env_id, max_episode_steps=-1, disable_env_checker=True, **options
-            )
+            with importable_opencv():
+                return gymnasium.make(
+                    self.env_id, max_episode_steps=-1, disable_env_checker=True, **options
+                )
         except (gymnasium.error.Error, ImportError, TypeError) as error:
             raise HandoffError(
                 f"{self.name}: cannot be made ({error}). Is its package installed, and named before the id, as in "

@@ -11,10 +11,11 @@ import numpy as np
 
 from robots.config import config
 from robots.errors import HandoffError
-from robots.interfaces import Observation, WorldState
+from robots.interfaces import WorldState
 from robots.spec import ActionSpec, FieldSpec
-from sim.engine import Reading
-from sim.engines.gym_state import History
+from sim.engine import EngineState
+from sim.engines.gym_state import ActionHistory
+from sim.engines.opencv_substitute import importable_opencv
 from sim.tasks.push_t.geometry import SUCCESS_COVERAGE, keypoints
 from sim.vec_env import Worlds, WorldsConfig
 
@@ -80,7 +81,8 @@ class PushTEngine:
         """
         # pygame, which gym-pusht draws with, otherwise greets on standard output when imported.
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-        from gym_pusht.envs.pusht import PushTEnv
+        with importable_opencv():
+            from gym_pusht.envs.pusht import PushTEnv
 
         if num_envs < 1:
             raise HandoffError(f"gym-pusht: {num_envs} worlds asked for, at least 1 is needed.")
@@ -110,7 +112,7 @@ class PushTEngine:
         self._solved = np.zeros(num_envs, dtype=bool)
         self._seeds = np.zeros(num_envs, dtype=np.int64)
         self._start = np.full((num_envs, 5), np.nan)
-        self._history = History(num_envs, 2)
+        self._history = ActionHistory(num_envs, 2)
 
     def reset(self, worlds: np.ndarray, seeds: np.ndarray) -> None:
         """Starts `worlds` at the published benchmark's random poses of their seeds."""
@@ -121,7 +123,7 @@ class PushTEngine:
         for i in np.flatnonzero(running):
             self._step(int(i), action[i])
 
-    def read(self) -> Reading:
+    def read(self) -> EngineState:
         """See `Engine.read`."""
         state_N5 = np.array([world.get_obs() for world in self._worlds], dtype=np.float64)
         state_N5[:, :4] /= PIXELS_PER_METRE
@@ -133,7 +135,7 @@ class PushTEngine:
         if self._shows:
             # gym-pusht's own picture for policies: that of `render` shows the last target as well.
             observation["image"] = np.stack([np.asarray(world._render()) for world in self._worlds])
-        return Reading(
+        return EngineState(
             observation=observation,
             reward=np.clip(self._coverage / SUCCESS_COVERAGE, 0.0, 1.0),
             terminated=self._solved.copy(),
@@ -212,22 +214,6 @@ class PushTVecEnv(Worlds):
         super().__init__(
             self._push_t, WorldsConfig(on_end="freeze", max_steps=max_steps, guard_steps=0)
         )
-
-    def reset_to(self, agent: np.ndarray, block_pose: np.ndarray) -> Observation:
-        """Starts every world exactly at a recorded state, at rest.
-
-        Args:
-            agent: (N, 2) m.
-            block_pose: (N, 3) m, m, rad.
-        """
-        for name, array in (("agent", agent), ("block_pose", block_pose)):
-            if len(array) != self.num_envs:
-                raise HandoffError(
-                    f"gym-pusht: {len(array)} rows of {name} for {self.num_envs} worlds, expected one each."
-                )
-        self.reset([0] * self.num_envs)
-        state_N5 = np.concatenate([agent, block_pose], axis=1, dtype=np.float64)
-        return self.restore({**self.save(), "start_state": state_N5})
 
     def render(self, world: int) -> np.ndarray:
         """(frame_size, frame_size, 3) uint8 RGB picture of one world, with the last target as a red

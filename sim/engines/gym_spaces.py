@@ -1,5 +1,5 @@
-"""What a Gymnasium environment says of itself, in this project's words: fields, actions, rate and
-time limit."""
+"""Describes a Gymnasium environment in this project's terms: fields, actions, rate and time
+limit."""
 
 from __future__ import annotations
 

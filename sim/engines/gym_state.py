@@ -1,5 +1,5 @@
-"""What the future of a Gymnasium environment depends on: MuJoCo's state and its own attributes, or
-else its past."""
+"""Saves and restores all that the future of a Gymnasium environment depends on: MuJoCo's state and
+its own attributes, or else its past."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -35,7 +35,7 @@ MODEL_FIELDS = (
 targets)."""
 
 
-class History:
+class ActionHistory:
     """The actions of N worlds since their starts: with the start, the exact state of any repeatable
     environment.
 

@@ -32,7 +32,7 @@ from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Observation, WorldState
 from robots.spec import ActionSpec, FieldSpec
-from sim.engine import Reading
+from sim.engine import EngineState
 
 
 @config
@@ -158,9 +158,9 @@ class IsaacLabEngine:
                 self._env.termination_manager.get_term(self.config.success_term)
             ).astype(bool)
 
-    def read(self) -> Reading:
+    def read(self) -> EngineState:
         """See `Engine.read`."""
-        return Reading(
+        return EngineState(
             observation={name: array.copy() for name, array in self._observation.items()},
             reward=self._reward.copy(),
             terminated=self._terminated.copy(),

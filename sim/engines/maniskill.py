@@ -18,8 +18,8 @@ import numpy as np
 from robots.errors import HandoffError
 from robots.interfaces import WorldState
 from robots.spec import FieldSpec
-from sim.engine import Reading
-from sim.engines.gym_state import History
+from sim.engine import EngineState
+from sim.engines.gym_state import ActionHistory
 from sim.engines.maniskill_task import (
     ManiSkillConfig,
     action_spec,
@@ -88,7 +88,9 @@ class ManiSkillEngine:
         self.rate_hz = float(first.control_freq)
         self.max_steps = limit or NO_LIMIT
         self._seeds = np.zeros(num_envs, dtype=np.int64)
-        self._history = History(num_envs, self.action_spec.size) if saving == "replay" else None
+        self._history = (
+            ActionHistory(num_envs, self.action_spec.size) if saving == "replay" else None
+        )
         zeros = np.zeros(self._width)
         # A batch cannot be built anew for some of its worlds; a task that always builds anew needs
         # no trial.
@@ -141,10 +143,10 @@ class ManiSkillEngine:
             for world in np.flatnonzero(running):
                 self._history.add(int(world), action[world])
 
-    def read(self) -> Reading:
+    def read(self) -> EngineState:
         """See `Engine.read`."""
         parts = self._parts
-        return Reading(
+        return EngineState(
             observation={
                 name: np.concatenate([p.observation[name] for p in parts])
                 for name in parts[0].observation
@@ -243,7 +245,7 @@ class ManiSkillEngine:
         observation, reward, _, _, info = env.step(form)
         return observation, _array(reward, "float64"), info
 
-    def _answer(self, observation: Any, info: Mapping[str, Any], reward: np.ndarray) -> Reading:
+    def _answer(self, observation: Any, info: Mapping[str, Any], reward: np.ndarray) -> EngineState:
         """Copies what one environment answered. Over means solved or failed, as in ManiSkill's own
         step."""
         n = self._width
@@ -255,7 +257,7 @@ class ManiSkillEngine:
         }
         never = np.zeros(n, dtype=bool)
         success = flags.pop("success", never).astype(bool)
-        return Reading(
+        return EngineState(
             observation={
                 name: _array(value, self.observation_spec[name].dtype)
                 for name, value in observed(observation)
@@ -266,7 +268,7 @@ class ManiSkillEngine:
             info=flags,
         )
 
-    def _repeat(self, history: History, world: int, row: int, state: WorldState) -> None:
+    def _repeat(self, history: ActionHistory, world: int, row: int, state: WorldState) -> None:
         """Takes the saved actions again in a world that has just been reset, and compares where it
         arrives."""
         env, part = self._envs[world], self._parts[world]

@@ -1,4 +1,4 @@
-"""MuJoCo on the CPU: N worlds of an FR3 task, stepped by `mujoco.rollout`'s C threads.
+"""MuJoCo on the CPU: N worlds of an arm at a task, stepped by `mujoco.rollout`'s C threads.
 
 Each control period is one call: the impedance law is part of the model (`sim.scene.scene`), and the
 targets of all physics steps of the period are given in advance, rising linearly from the last
@@ -22,8 +22,9 @@ from robots.control.actions import ActionSpace, CartesianDelta, PdTarget
 from robots.errors import HandoffError
 from robots.interfaces import WorldState
 from robots.spec import FieldSpec
-from sim.engine import Reading
-from sim.engines.fr3_engine import Fr3Worlds
+from sim.engine import EngineState
+from sim.engines.arm_engine import ArmEngine
+from sim.episode_streams import EpisodeStream
 from sim.scene import randomize
 from sim.scene.cameras import Cameras, CamerasConfig
 from sim.scene.scene import add_cartesian_impedance, add_gripper, add_joint_impedance
@@ -50,15 +51,15 @@ def build_model(task: Task, actions: ActionSpace) -> Any:
     """Compiles the task's scene with the impedance law that suits the action space."""
     spec = task.scene()
     if isinstance(actions, (CartesianDelta, PdTarget)):
-        add_cartesian_impedance(spec, task.gains)
+        add_cartesian_impedance(spec, task.gains, task.robot)
     else:
-        add_joint_impedance(spec, task.gains)
+        add_joint_impedance(spec, task.gains, task.robot)
     if "finger_left" in [joint.name for joint in spec.joints]:
         add_gripper(spec)
     return spec.compile()
 
 
-class MujocoEngine(Fr3Worlds):
+class MujocoEngine(ArmEngine):
     """Implements `sim.engine.Engine`."""
 
     observation_spec: Mapping[str, FieldSpec]
@@ -129,7 +130,8 @@ class MujocoEngine(Fr3Worlds):
         if self._ranges:
             for world, seed in zip(worlds.tolist(), seeds.tolist(), strict=True):
                 # A stream of its own, so that starts are the same with and without randomisation.
-                self._draws[world] = randomize.draw(self._ranges, np.random.default_rng([seed, 1]))
+                chance = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
+                self._draws[world] = randomize.draw(self._ranges, chance)
                 self._write_draws(world)
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:
@@ -158,7 +160,7 @@ class MujocoEngine(Fr3Worlds):
         self._ctrl[rows] = knots[:, -1]
         self._changed()
 
-    def read(self) -> Reading:
+    def read(self) -> EngineState:
         """See `Engine.read`."""
         reading = super().read()
         # Where MuJoCo warns (numbers too large, no memory for contacts) a rollout leaves the world

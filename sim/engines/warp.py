@@ -35,9 +35,10 @@ import numpy as np
 from robots.config import config
 from robots.control.actions import ActionSpace
 from robots.interfaces import WorldState
-from sim.engines.fr3_engine import Fr3Worlds
+from sim.engines.arm_engine import ArmEngine
 from sim.engines.mujoco import build_model
 from sim.engines.warp_physics import Room, WarpPhysics
+from sim.episode_streams import EpisodeStream
 from sim.scene import randomize
 from sim.tasks.task import Task
 
@@ -76,7 +77,7 @@ class WarpConfig:
     """Room for so many rows of constraints in each world; an elliptic contact takes 3, 4 or 6."""
 
 
-class WarpEngine(Fr3Worlds):
+class WarpEngine(ArmEngine):
     """Implements `sim.engine.Engine`."""
 
     def __init__(self, task: Task, num_envs: int, config: WarpConfig | None = None) -> None:
@@ -130,7 +131,8 @@ class WarpEngine(Fr3Worlds):
             for world, seed in zip(worlds.tolist(), seeds.tolist(), strict=True):
                 # The same stream as on the CPU engine: an episode is equally heavy, rough and slow
                 # on both.
-                self._draws[world] = randomize.draw(self._ranges, np.random.default_rng([seed, 1]))
+                chance = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
+                self._draws[world] = randomize.draw(self._ranges, chance)
             self._write_draws(worlds)
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:

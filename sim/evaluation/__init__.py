@@ -1,0 +1,13 @@
+"""Evaluates policies under versioned protocols.
+
+- `protocol`: task, seeds and rules.
+- `evaluate`: episodes, scores and their intervals.
+- `rollout`: one batch of episodes.
+- `agent`: policies, experts and servers as agents.
+- `intervals`: intervals of means and paired differences.
+- `comparison`: paired comparisons.
+- `adastop`: sequential comparisons (AdaStop).
+- `charts`: charts of an evaluation.
+- `failure_videos`: videos of failed episodes.
+- `report`: the HTML report.
+"""

@@ -51,11 +51,11 @@ class AdaStopConfig:
     """What is exchangeable if agents are alike: all scores of a stage, or the two scores of one
     episode, when score i of every agent comes from the same seed."""
     seed: int = 0
-    """Of the permutations."""
+    """Seed of the permutations."""
 
 
 @dataclass(frozen=True)
-class Decision:
+class PairDecision:
     """A pair that was told apart."""
 
     better: str
@@ -113,7 +113,7 @@ class AdaStop:
             else tuple(a for a in self.agents if any(a in pair for pair in self.undecided))
         )
 
-    def add(self, scores: Mapping[str, Sequence[float] | np.ndarray]) -> tuple[Decision, ...]:
+    def add(self, scores: Mapping[str, Sequence[float] | np.ndarray]) -> tuple[PairDecision, ...]:
         """One more stage.
 
         Args:
@@ -139,10 +139,10 @@ class AdaStop:
         self.stage += 1
         return self._step_down()
 
-    def _step_down(self) -> tuple[Decision, ...]:
+    def _step_down(self) -> tuple[PairDecision, ...]:
         """Decides the most different pair as long as it lies beyond the boundary of those that are
         left."""
-        decided: list[Decision] = []
+        decided: list[PairDecision] = []
         level = self.config.alpha * self.stage / self.config.stages
         while self.undecided:
             largest = max_over_pairs(
@@ -160,10 +160,12 @@ class AdaStop:
             self.undecided = tuple(other for other in self.undecided if other != pair)
         return tuple(decided)
 
-    def _decision(self, pair: Pair) -> Decision:
+    def _decision(self, pair: Pair) -> PairDecision:
         total = self._sums[pair]
         better, worse = pair if total > 0 else pair[::-1]
-        return Decision(better, worse, self.stage - 1, abs(total) / (self.config.n * self.stage))
+        return PairDecision(
+            better, worse, self.stage - 1, abs(total) / (self.config.n * self.stage)
+        )
 
     def _checked(self, name: str, scores: Mapping[str, Sequence[float] | np.ndarray]) -> np.ndarray:
         values = np.asarray(scores.get(name, ()), dtype=np.float64)
@@ -178,7 +180,7 @@ def adastop(
     agents: Sequence[str],
     run_stage: Callable[[int, Sequence[str]], Mapping[str, Sequence[float] | np.ndarray]],
     config: AdaStopConfig | None = None,
-) -> tuple[AdaStop, tuple[Decision, ...]]:
+) -> tuple[AdaStop, tuple[PairDecision, ...]]:
     """Samples until every pair is decided or all stages are run.
 
     Args:

@@ -1,5 +1,5 @@
-"""What acts in N worlds: chunk policies with their history and their noise, scripted experts,
-chance, and replays."""
+"""Acts in N environments: chunk policies with their history and noise, scripted experts, random
+actions, and replays."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Observation, Policy, PolicyInput, SeeingPolicy, VecEnv
 from robots.language.text import INSTRUCTION, decode
 from robots.spec import ActionSpec
+from sim.episode_streams import EpisodeStream
 from sim.evaluation.protocol import Protocol, Sampling, agreed
 
 
@@ -115,13 +116,16 @@ class ChunkAgent:
                 f"chunking: n_action_steps is {chunking.n_action_steps}, expected 1..{most} for a horizon of "
                 f"{chunking.horizon} with {chunking.n_obs_steps} observations."
             )
-        self._policy, self._chunking, self._sampling = policy, chunking, sampling or Sampling()
+        self._policy = policy
+        self._chunking = chunking
+        self._sampling = sampling or Sampling()
         self._foreseen = most
 
     def reset(self, seeds: Sequence[int]) -> None:
         """See `Agent.reset`."""
         sizes = self._chunking
-        self._seeds, self._step = [int(seed) for seed in seeds], 0
+        self._seeds = [int(seed) for seed in seeds]
+        self._step = 0
         self._history: dict[str, np.ndarray] = {}
         self._chunk_NHA = np.zeros((len(seeds), sizes.horizon, sizes.action_size), dtype=np.float32)
         self._chunks: list[np.ndarray] = []
@@ -203,7 +207,9 @@ class RandomAgent:
 
     def reset(self, seeds: Sequence[int]) -> None:
         """See `Agent.reset`."""
-        self._generators = [np.random.default_rng([int(seed), 1]) for seed in seeds]
+        self._generators = [
+            np.random.default_rng([int(seed), EpisodeStream.RANDOM_AGENT]) for seed in seeds
+        ]
 
     def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
         """See `Agent.act`."""
@@ -234,7 +240,7 @@ class ExpertAgent:
         engine = getattr(env, "engine", None)
         if not isinstance(engine, Demonstrating):
             raise HandoffError(
-                f"expert: {type(env).__name__} has no scripted expert within reach. Is it an FR3 task?"
+                f"expert: {type(env).__name__} has no scripted expert within reach. Is it a task of `sim.make.TASKS`?"
             )
         self._engine = engine
 

@@ -21,11 +21,11 @@ from sim.evaluation import intervals
 from sim.evaluation.agent import AgentFor
 from sim.evaluation.failure_videos import choose, film
 from sim.evaluation.protocol import Protocol, check_protocol, digest, stated
-from sim.evaluation.rollout import Episode, rollout
+from sim.evaluation.rollout import EpisodeResult, rollout
 from sim.parallel import Report, map_pieces
 
 if TYPE_CHECKING:
-    from sim.device.fr3 import ResidentWorlds
+    from sim.device.arm import ResidentWorlds
     from sim.device.maniskill import ResidentManiSkill
     from sim.make import WorldConfig
 
@@ -61,7 +61,7 @@ class EvaluateConfig:
     """Where a policy that torch runs computes; only networks too wide for a processor gain from
     CUDA."""
     confidence: float = 0.95
-    """Of every interval, two-sided."""
+    """Two-sided confidence of every interval."""
 
 
 def _world_config(protocol: Protocol) -> WorldConfig:
@@ -122,7 +122,7 @@ def stays_on_device(protocol: Protocol) -> bool:
 
 
 def resident_env(protocol: Protocol, num_envs: int) -> ResidentWorlds | ResidentManiSkill:
-    """The protocol's worlds for practice, on their device; see `sim.device.fr3`.
+    """The protocol's worlds for practice, on their device; see `sim.device.arm`.
 
     Raises:
         HandoffError: as of `sim.make.make_resident`, or an unknown option.
@@ -177,7 +177,7 @@ def run_episodes(
     *,
     seeds: Sequence[int] | None = None,
     record: bool = False,
-) -> list[Episode]:
+) -> list[EpisodeResult]:
     """Runs one episode per seed, `batch` at a time over `workers` processes; the answer is in the
     order of `seeds`.
 
@@ -206,7 +206,7 @@ def run_episodes(
 def write_result(
     protocol: Protocol,
     config: EvaluateConfig,
-    episodes: Sequence[Episode],
+    episodes: Sequence[EpisodeResult],
     make_env: MakeEnv,
     out: Path,
     execution: Mapping[str, Any],
@@ -246,7 +246,7 @@ def _run_batch(
     agent_for: AgentFor,
     seeds: tuple[int, ...],
     report: Report,
-) -> list[Episode]:
+) -> list[EpisodeResult]:
     def tell(done: int, total: int, note: str = "") -> None:
         report(done * len(seeds), note)
 
@@ -273,7 +273,7 @@ def _run_batch(
 
 
 def _videos(
-    protocol: Protocol, videos: int, episodes: Sequence[Episode], make_env: MakeEnv, out: Path
+    protocol: Protocol, videos: int, episodes: Sequence[EpisodeResult], make_env: MakeEnv, out: Path
 ) -> dict[str, Any]:
     """`videos`, or the reason why there are none: figures are worth having without pictures."""
     for old in (*out.glob("failure-*.mp4"), *out.glob("success-*.mp4")):
@@ -290,7 +290,7 @@ def _videos(
     return {"videos": shown} if shown else {"no_videos": "these worlds have nothing to show"}
 
 
-def _write_table(metrics: Mapping[str, Any], episodes: Sequence[Episode], out: Path) -> None:
+def _write_table(metrics: Mapping[str, Any], episodes: Sequence[EpisodeResult], out: Path) -> None:
     table = [
         {**e.largest, "seed": e.seed, "score": e.score, "success": e.success, "steps": e.steps}
         for e in episodes

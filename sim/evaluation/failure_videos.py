@@ -13,7 +13,7 @@ import numpy as np
 from robots.interfaces import Observation, VecEnv
 from sim.evaluation.agent import ReplayAgent
 from sim.evaluation.protocol import Protocol
-from sim.evaluation.rollout import Episode, rollout
+from sim.evaluation.rollout import EpisodeResult, rollout
 from sim.rendering.video import write_video
 
 SPEED = 2.0
@@ -21,7 +21,7 @@ SPEED = 2.0
 
 
 @runtime_checkable
-class Drawn(Interface):
+class DrawableEnv(Interface):
     """Worlds that can draw themselves."""
 
     def render(self, world: int) -> np.ndarray:
@@ -29,7 +29,7 @@ class Drawn(Interface):
         ...
 
 
-def choose(episodes: Sequence[Episode], videos: int) -> list[Episode]:
+def choose(episodes: Sequence[EpisodeResult], videos: int) -> list[EpisodeResult]:
     """Up to `videos` episodes, the failed ones first, each kind in the order of seeds.
 
     One place is kept for a success, to show what was meant; the failures take the rest, as far as
@@ -42,7 +42,7 @@ def choose(episodes: Sequence[Episode], videos: int) -> list[Episode]:
 
 
 def film(
-    env: VecEnv, episodes: Sequence[Episode], protocol: Protocol, out: Path
+    env: VecEnv, episodes: Sequence[EpisodeResult], protocol: Protocol, out: Path
 ) -> list[dict[str, Any]]:
     """Writes `failure-<seed>.mp4` and `success-<seed>.mp4` to `out`.
 
@@ -92,7 +92,7 @@ def film(
 
 def _picture(env: VecEnv, observation: Observation, world: int) -> np.ndarray | None:
     """One world's picture: drawn, or what its cameras see, side by side."""
-    if isinstance(env, Drawn):
+    if isinstance(env, DrawableEnv):
         return env.render(world)
     views = [
         array[world]

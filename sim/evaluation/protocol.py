@@ -19,12 +19,12 @@ from typing import Any, Literal
 from robots.code_version import code_version
 from robots.config import config, to_plain
 from robots.errors import HandoffError
-from sim.make import task_module
+from robots.extras import install_hint
+from robots.franka.catalog import robot_module
+from robots.seed_ranges import EVALUATION
+from sim.make import WorldConfig, task_module
 
 SCHEMA_VERSION = 1
-FIRST_TEST_SEED = 100_000
-"""First test seed of the published push-T evaluation (Chi et al., RSS 2023), and the default of
-every protocol here."""
 
 
 @config
@@ -66,9 +66,11 @@ class Protocol:
     """One evaluation, as a protocol file states it."""
 
     version: int = SCHEMA_VERSION
-    """Of this schema."""
+    """Version of this schema."""
     name: str
+    """Name under which results state the protocol."""
     engine: Literal["gym", "mujoco", "warp", "maniskill", "isaaclab"]
+    """Simulation engine."""
     task: str
     """The task's name or id, as the engine knows it."""
     packages: tuple[str, ...] = ()
@@ -77,17 +79,27 @@ class Protocol:
     options: dict[str, Any] = field(default_factory=dict)
     """Further settings of the worlds that decide what they do, as the engine names them, such as
     randomised masses."""
-    first_seed: int = FIRST_TEST_SEED
+    first_seed: int = EVALUATION.start
     """Episode i starts from seed `first_seed + i`."""
     episodes: int = 200
     """Seeds, one episode each."""
     max_steps: int
     """Time limit of an episode [control periods]."""
     score: ScoreRule = field(default_factory=ScoreRule)
+    """Rule by which an episode is scored."""
     success: Literal["once", "at_end"] = "once"
     """Solved at any step, or at the episode's last one."""
     sampling: Sampling = field(default_factory=Sampling)
+    """Sampler steps and noise of the policy."""
     chunk: ChunkRule = field(default_factory=ChunkRule)
+    """Observed steps, predicted actions and executed actions of a chunk."""
+
+    @property
+    def robot(self) -> str:
+        """Name of the arm in the worlds; empty for engines that bring environments of their own."""
+        if self.engine not in ("mujoco", "warp"):
+            return ""
+        return str(self.options.get("robot", WorldConfig().robot))
 
     @property
     def seeds(self) -> range:
@@ -119,16 +131,21 @@ def stated(protocol: Protocol) -> dict[str, Any]:
     packages' names.
 
     For a task of our own it also holds `code`, the version of all that states the task (scene,
-    start, rewards, success, action space): results from before and after a change of these are not
-    about the same problem.
+    start, rewards, success, action space) and its robot: results from before and after a change of
+    these are not about the same problem.
 
     Raises:
-        HandoffError: one of its packages is not installed.
+        HandoffError: one of its packages is not installed, or there is no such task or robot.
     """
     statement = to_plain(protocol)
     statement["packages"] = {package: _version(protocol, package) for package in protocol.packages}
     if protocol.engine in ("mujoco", "warp"):
-        modules = (task_module(protocol.task), f"sim.engines.{protocol.engine}", "sim.vec_env")
+        modules = (
+            task_module(protocol.task),
+            robot_module(protocol.robot),
+            f"sim.engines.{protocol.engine}",
+            "sim.vec_env",
+        )
         statement["code"] = {module: code_version(module) for module in modules}
     return statement
 
@@ -152,6 +169,23 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str
     return names
 
 
+def check_trained_with(protocol: Protocol, robot: str) -> None:
+    """Checks that the worlds have the robot that a policy was trained with.
+
+    Args:
+        protocol: of the evaluation.
+        robot: its name; empty where it is not known.
+
+    Raises:
+        HandoffError: they have another one.
+    """
+    if robot and protocol.robot and protocol.robot != robot:
+        raise HandoffError(
+            f"protocol {protocol.name}: its worlds have the robot '{protocol.robot}', the policy was trained with "
+            f"'{robot}'. Set options.robot={robot} in the protocol, or evaluate another policy."
+        )
+
+
 def agreed(what: str, ruled: int | None, own: int) -> int:
     """What the protocol rules and the agent can do only in its own way, such as the horizon of its
     network.
@@ -171,5 +205,5 @@ def _version(protocol: Protocol, package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         raise HandoffError(
-            f"protocol {protocol.name}: package {package} is not installed. Is its extra missing from this environment?"
+            f"protocol {protocol.name}: {install_hint(package) or f'{package} is not installed.'}"
         ) from None

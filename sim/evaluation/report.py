@@ -11,7 +11,7 @@ from pathlib import Path
 
 from robots.html_page import head, table, video
 from robots.storage.durable import write_atomically
-from sim.evaluation.adastop import AdaStop, Decision
+from sim.evaluation.adastop import AdaStop, PairDecision
 from sim.evaluation.charts import Point, histogram, learning_curve
 from sim.evaluation.comparison import Comparison, Result
 
@@ -25,7 +25,7 @@ def write_report(
     comparisons: Sequence[Comparison] = (),
     *,
     steps: Mapping[str, int] | None = None,
-    adastop: tuple[AdaStop, Sequence[Decision]] | None = None,
+    adastop: tuple[AdaStop, Sequence[PairDecision]] | None = None,
 ) -> None:
     """Writes the page; videos are linked relative to it, so results and page can be moved together.
 
@@ -111,7 +111,7 @@ def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     return [(headings, rows)]
 
 
-def decision_table(test: AdaStop, decisions: Sequence[Decision]) -> Table:
+def decision_table(test: AdaStop, decisions: Sequence[PairDecision]) -> Table:
     """What AdaStop decided, in its order, then what it left undecided."""
     n = test.config.n
     rows = [(d.better, d.worse, f"{d.difference:+.3f}", str((d.stage + 1) * n)) for d in decisions]
@@ -167,7 +167,7 @@ def _compared(comparisons: Sequence[Comparison]) -> Iterator[str]:
         yield "Each row stands by itself: several rows err more often than one.</p>"
 
 
-def _early_stopping(test: AdaStop, decisions: Sequence[Decision]) -> Iterator[str]:
+def _early_stopping(test: AdaStop, decisions: Sequence[PairDecision]) -> Iterator[str]:
     config = test.config
     yield "<h2>AdaStop</h2>"
     yield table(*decision_table(test, decisions))

@@ -16,7 +16,7 @@ from sim.evaluation.protocol import ScoreRule
 
 
 @dataclass(frozen=True)
-class Episode:
+class EpisodeResult:
     """What one world came to."""
 
     seed: int
@@ -47,7 +47,7 @@ def rollout(
     record: bool = False,
     watch: Callable[[Observation], None] = lambda observation: None,
     progress: Progress = no_progress,
-) -> list[Episode]:
+) -> list[EpisodeResult]:
     """Runs one episode per seed.
 
     Args:
@@ -113,10 +113,10 @@ class _Tally:
         if self._before is not None:
             self._before.append(before)
 
-    def episodes(self) -> list[Episode]:
+    def episodes(self) -> list[EpisodeResult]:
         """One per seed."""
         return [
-            Episode(
+            EpisodeResult(
                 seed=int(seed),
                 score=float(self._score[i]),
                 success=bool(self.success[i]),

@@ -1,5 +1,5 @@
-"""What a fit determines: sensitivities, standard errors, trade-offs and profiles of a least-squares
-problem.
+"""Measures how far data determine a fit: sensitivities, standard errors, trade-offs and profiles of
+a least-squares problem.
 
 Parameters are in unit coordinates: 0 and 1 are the ends of the range that each may come from. The
 residuals are a function of them, evaluated for many sets at once. Everything follows from the

@@ -1,10 +1,10 @@
-"""Real-to-sim tuning: parameters with which the simulated FR3 follows recorded joint targets as the
+"""Real-to-sim tuning: parameters with which a simulated arm follows recorded joint targets as the
 real one did.
 
 The paper's (Lin et al., arXiv 2502.20396, "autotune"): sample K parameter sets, replay the recorded
 target sequences in parallel simulations, keep the set with the smallest mean squared tracking
 difference. `rounds=0, polish=0` is just that. Joint limits, which the paper samples too, are not
-sought: those of the FR3 are published. Ours: scale factors sampled uniformly in the logarithm;
+sought: they are published. Ours: scale factors sampled uniformly in the logarithm;
 rounds of the cross-entropy method around the best; damped Gauss-Newton steps at the end; and the
 report on which parameters the recordings determine at all.
 """
@@ -28,15 +28,9 @@ from sim.identification.identifiability import (
     correlation_inflation,
     jacobian,
 )
-from sim.identification.tracking import (
-    UNITS,
-    Parameter,
-    Quantity,
-    Recording,
-    Tracking,
-    TrackingConfig,
-    nominal_values,
-)
+from sim.identification.parameters import UNITS, Parameter, Quantity, nominal_values, to_values
+from sim.identification.recordings import Recording
+from sim.identification.tracking import Tracking, TrackingConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,6 +53,7 @@ class TuneConfig:
     keep: int = 10
     """Best sets whose spread is reported."""
     seed: int = 0
+    """Seed of the search."""
     noise_floor: float = 2e-5
     """Least standard deviation of a measured position that intervals reckon with [rad]; our choice,
     a fifth of what
@@ -67,6 +62,7 @@ class TuneConfig:
     """Values per parameter at which the profile of the error is computed; 0 leaves the profiles
     out."""
     tracking: TrackingConfig = TrackingConfig()
+    """Replay of the recorded motion in simulation."""
 
 
 class Tuning(NamedTuple):
@@ -78,7 +74,7 @@ class Tuning(NamedTuple):
     mse: float
     """Mean squared tracking difference with them [rad^2]."""
     joint_mse: np.ndarray
-    """(7,) the same per joint."""
+    """(J,) the same per joint."""
     nominal_mse: float
     """The same with the model's own values."""
     sampled_values: np.ndarray
@@ -91,7 +87,7 @@ class Tuning(NamedTuple):
     config: TuneConfig
     recordings: tuple[Recording, ...]
     tracked: tuple[tuple[np.ndarray, np.ndarray], ...]
-    """Per recording: positions (T, 7) [rad] simulated with the model's own values, and with the
+    """Per recording: positions (T, J) [rad] simulated with the model's own values, and with the
     best."""
 
     def value(self, what: Quantity, joint: int = 1) -> float:
@@ -101,9 +97,8 @@ class Tuning(NamedTuple):
             HandoffError: it was not among those sought.
         """
         for parameter, value in zip(self.parameters, self.values, strict=True):
-            if parameter.what == what and (
-                what in ("payload", "delay") or joint in parameter.joints
-            ):
+            of_joint = not parameter.joints or joint in parameter.joints
+            if parameter.what == what and (what in ("payload", "delay") or of_joint):
                 return float(value)
         raise HandoffError(
             f"tuning: {what} of joint {joint} was not sought; sought were {self.names}."
@@ -164,36 +159,6 @@ def tune(
         tracking.close()
 
 
-def per_joint(
-    what: Quantity, low: float, high: float, *, log: bool = False
-) -> tuple[Parameter, ...]:
-    """Seven parameters, one for each joint."""
-    return tuple(
-        Parameter(what=what, joints=(joint,), low=low, high=high, log=log) for joint in range(1, 8)
-    )
-
-
-PARAMETERS = (
-    *per_joint("stiffness", 0.5, 2.0, log=True),
-    *per_joint("damping", 0.5, 2.0, log=True),
-    *per_joint("friction", 0.0, 2.0),
-    *per_joint("armature", 0.01, 0.6),
-    Parameter(what="payload", low=0.0, high=3.0),
-    Parameter(what="delay", low=0.0, high=0.05),
-)
-"""All that may be unknown of an FR3, in ranges that are our choice; the payload is the arm's rating
-at most."""
-
-
-def to_values(parameters: Sequence[Parameter], unit: np.ndarray) -> np.ndarray:
-    """(..., D) values of unit coordinates (..., D)."""
-    low, high = np.array([p.low for p in parameters]), np.array([p.high for p in parameters])
-    log = np.array([p.log for p in parameters])
-    # The logarithm of a lower bound of 0 is never used.
-    ratio = np.where(log, high / np.where(log, low, high), 1.0)
-    return np.where(log, np.where(log, low, 1.0) * ratio**unit, low + (high - low) * unit)
-
-
 def write_tuning(tuning: Tuning, folder: Path) -> None:
     """Writes `tuning.json`, `tracking.png` and, where there are profiles, `profiles.png` to an
     existing `folder`."""
@@ -251,7 +216,7 @@ def _tune(tracking: Tracking, config: TuneConfig, progress: Progress) -> Tuning:
         return tracking.residuals(to_values(parameters, sets))
 
     best = _polish(residuals, unit[0], config.polish)
-    values, nominal = to_values(parameters, best), nominal_values(parameters)
+    values, nominal = to_values(parameters, best), nominal_values(parameters, tracking.robot)
     tracked = tracking.positions(np.stack([nominal, values]))
     blocks = [s[1, 1:] - r.q[1:] for s, r in zip(tracked, tracking.recordings, strict=True)]
     errors_joint = tracking.errors(np.stack([nominal, values]))
@@ -281,11 +246,11 @@ def _tune(tracking: Tracking, config: TuneConfig, progress: Progress) -> Tuning:
 def _search(
     tracking: Tracking, config: TuneConfig, progress: Progress
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Unit coordinates (S, D) of all sets tried and their errors per joint (S, 7) [rad^2]."""
+    """Unit coordinates (S, D) of all sets tried and their errors per joint (S, J) [rad^2]."""
     size = len(tracking.parameters)
     rng = np.random.default_rng(config.seed)
     total = config.samples + config.rounds * config.round_samples
-    tried, errors = np.zeros((0, size)), np.zeros((0, 7))
+    tried, errors = np.zeros((0, size)), np.zeros((0, tracking.robot.num_joints))
     proposals = rng.random((config.samples, size))
     for done in range(config.rounds + 1):
         for i in range(0, len(proposals), config.tracking.batch):
@@ -355,7 +320,7 @@ def _draw_tracking(tuning: Tuning) -> Figure:
     recording, (before, after) = tuning.recordings[0], tuning.tracked[0]
     time = np.arange(len(recording.q)) / recording.rate_hz
     figure = Figure(figsize=(9, 13), layout="constrained")
-    axes = figure.subplots(7, 1, sharex=True)
+    axes = figure.subplots(len(tuning.joint_mse), 1, sharex=True)
     for joint, ax in enumerate(axes):
         for label, q, style in (
             ("measured", recording.q, {"color": "0.2", "lw": 1.6}),

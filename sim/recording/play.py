@@ -1,4 +1,4 @@
-"""Data from the FR3 worlds: play without a task, and demonstrations by the scripted experts, into
+"""Data from simulated arms: play without a task, and demonstrations by the scripted experts, into
 an `EpisodeStore`.
 
 Play in the sense of Lynch et al. (arXiv 1903.01973) and CALVIN (arXiv 2112.03227): one sub-goal
@@ -32,15 +32,13 @@ from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress, no_progress
 from robots.spec import FieldSpec
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
+from sim.episode_streams import EpisodeStream
 from sim.scene.view import View
-from sim.tasks.task import CLOSED, OPEN, Intent, Task
+from sim.tasks.task import CLOSED, Intent, Task
 from sim.vec_env import Worlds, WorldsConfig
 
 STREAM = "policy"
 """Stream of the recorded episodes."""
-RANDOM_STREAM = 3
-"""Second key of a world's random stream; 1 is domain randomisation's, 2 the simulated
-operator's."""
 ARRIVED = 0.015
 """Distance to a waypoint that counts as there [m]."""
 HOVER = 0.07
@@ -90,7 +88,7 @@ class PlayConfig:
 
 
 @config
-class DemonstrateConfig:
+class ExpertDemonstrationsConfig:
     """How demonstrations are recorded."""
 
     noise: float = 0.0
@@ -103,7 +101,7 @@ class DemonstrateConfig:
     """Action space, randomisation, pictures."""
 
 
-class Recorded(NamedTuple):
+class RecordedPlay(NamedTuple):
     """What was written."""
 
     episodes: int
@@ -120,7 +118,7 @@ def play(
     out: Path,
     config: PlayConfig | None = None,
     progress: Progress = no_progress,
-) -> Recorded:
+) -> RecordedPlay:
     """Records one episode of play per seed in a new store at `out`.
 
     An episode is shorter than asked for only where the task says that its world is beyond repair.
@@ -166,9 +164,9 @@ def demonstrate(
     task: Task,
     seeds: Sequence[int],
     out: Path,
-    config: DemonstrateConfig | None = None,
+    config: ExpertDemonstrationsConfig | None = None,
     progress: Progress = no_progress,
-) -> Recorded:
+) -> RecordedPlay:
     """Records the scripted expert, one attempt per seed, in a new store at `out`.
 
     An episode ends with success, failure or the task's time limit. Metadata: `seed`, `success`,
@@ -184,17 +182,11 @@ def demonstrate(
     Raises:
         HandoffError: no seeds, or what the engine or the store finds.
     """
-    config = config or DemonstrateConfig()
+    config = config or ExpertDemonstrationsConfig()
     _check(seeds, config.batch)
     return _record(
         task, seeds, out, config.batch, config.worlds, {}, _ExpertBatch(config), progress
     )
-
-
-def occupied_cells(points: np.ndarray, cell: np.ndarray | float) -> int:
-    """How many cells of a grid of width `cell` hold at least one of `points` (T, D): a measure of
-    coverage."""
-    return len(np.unique(np.floor(np.asarray(points) / cell).astype(np.int64), axis=0))
 
 
 class _Rows(NamedTuple):
@@ -213,12 +205,12 @@ class _Rows(NamedTuple):
 class _ExpertBatch:
     source = "expert"
 
-    def __init__(self, config: DemonstrateConfig) -> None:
+    def __init__(self, config: ExpertDemonstrationsConfig) -> None:
         self.config = config
 
     def __call__(self, engine: MujocoEngine, seeds: np.ndarray) -> _Rows:
         worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
-        rngs = [np.random.default_rng([seed, RANDOM_STREAM]) for seed in seeds]
+        rngs = [np.random.default_rng([seed, EpisodeStream.RECORDING]) for seed in seeds]
         observation = worlds.reset(seeds.tolist())
         frames: list[Observation] = []
         success, over = np.zeros(len(seeds), dtype=bool), np.zeros(len(seeds), dtype=bool)
@@ -250,7 +242,7 @@ class _PlayBatch:
         n = len(seeds)
         engine.reset(np.arange(n), seeds)
         players = [
-            _Player(self.config, engine, np.random.default_rng([seed, RANDOM_STREAM]))
+            _Player(self.config, engine, np.random.default_rng([seed, EpisodeStream.RECORDING]))
             for seed in seeds
         ]
         rngs = [player.rng for player in players]
@@ -292,7 +284,9 @@ class _Player:
 
     def __init__(self, config: PlayConfig, engine: MujocoEngine, rng: np.random.Generator) -> None:
         model, task = engine.model, engine.task
-        self.rng, self._config, self._rate = rng, config, engine.rate_hz
+        self.rng = rng
+        self._config = config
+        self._rate = engine.rate_hz
         self._named = task.thing
         self._objects = [model.joint(i).name for i in range(model.njnt) if model.jnt_type[i] == 0]
         space = task.actions if isinstance(task.actions, CartesianDelta) else CartesianDelta()
@@ -308,9 +302,12 @@ class _Player:
             )
         self._weights = weights / weights.sum()
         self.subgoal = SubGoal.MOVE
-        self._left, self._leg = 0, 0
+        self._left = 0
+        self._leg = 0
         self._waypoints = np.zeros((2, 6))
-        self._width, self._speed = OPEN, 1.0
+        self._open = task.robot.gripper.width_max
+        self._width = self._open
+        self._speed = 1.0
 
     def intend(self, world: int, view: View, expert: Intent, solved: np.ndarray) -> Intent:
         """(6,), (), (): what world `world` shall do now; where it is `solved` (N,), the expert is
@@ -353,7 +350,7 @@ class _Player:
                 last = thing + rng.normal(0.0, config.spread, 3)
                 first = last + np.array([0.0, 0.0, HOVER])
                 # What lies free is there to be grasped, a handle to be hooked as well.
-                self._width = OPEN if lies_free or rng.random() < 0.5 else CLOSED
+                self._width = self._open if lies_free or rng.random() < 0.5 else CLOSED
             case SubGoal.PUSH:
                 angle = rng.uniform(-np.pi, np.pi)
                 way = rng.uniform(0.06, 0.12) * np.array([np.cos(angle), np.sin(angle), 0.0])
@@ -361,7 +358,7 @@ class _Player:
                 first, last = aimed - way, aimed + way
                 self._width = CLOSED
             case SubGoal.OPEN:
-                self._width = OPEN
+                self._width = self._open
             case SubGoal.CLOSE:
                 self._width = CLOSED
         if self.subgoal in (SubGoal.MOVE, SubGoal.APPROACH, SubGoal.PUSH):
@@ -397,7 +394,7 @@ def _record(
     labels: dict[str, FieldSpec],
     run: _ExpertBatch | _PlayBatch,
     progress: Progress,
-) -> Recorded:
+) -> RecordedPlay:
     keys = np.asarray(seeds, dtype=np.int64)
     engine = MujocoEngine(task, min(batch, len(keys)), worlds)
     episodes = steps = solved = 0
@@ -415,7 +412,7 @@ def _record(
                 progress(first + len(part), len(keys), f"{episodes} episodes kept")
     finally:
         engine.close()
-    return Recorded(episodes, steps, solved / len(keys))
+    return RecordedPlay(episodes, steps, solved / len(keys))
 
 
 def _schema(engine: MujocoEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema:
@@ -431,7 +428,9 @@ def _schema(engine: MujocoEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema
         **labels,
     }
     return EpisodeSchema(
-        name=engine.task.name, streams={STREAM: StreamSpec(rate_hz=engine.rate_hz, fields=fields)}
+        name=engine.task.name,
+        streams={STREAM: StreamSpec(rate_hz=engine.rate_hz, fields=fields)},
+        robot=engine.task.robot.name,
     )
 
 

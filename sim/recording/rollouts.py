@@ -16,24 +16,22 @@ from robots.config import config, to_plain
 from robots.episodes.formats.pusht import STREAM, pusht_schema
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+from robots.seed_ranges import EVALUATION, RECORDING
 from sim.evaluation.agent import AgentFor
 from sim.evaluation.evaluate import make_env, run_episodes
-from sim.evaluation.protocol import FIRST_TEST_SEED, Protocol, ScoreRule, digest, stated
-from sim.evaluation.rollout import Episode
+from sim.evaluation.protocol import Protocol, ScoreRule, digest, stated
+from sim.evaluation.rollout import EpisodeResult
 from sim.tasks.push_t.geometry import SUCCESS_COVERAGE
 
 FIELDS = pusht_schema(images=False).streams[STREAM].fields
 """What of the published demonstrations the set holds too."""
-
-MAX_TEST_SEEDS = 100_000
-"""Seeds from the first test seed on that no recording may start from."""
 
 
 @config
 class RecordConfig:
     """Which rollouts are run and which are kept."""
 
-    first_seed: int = 500_000
+    first_seed: int = RECORDING.start
     """Attempt i starts from seed `first_seed + i`, far from the seeds of evaluation."""
     attempts: int = 600
     """Episodes run."""
@@ -112,15 +110,15 @@ def record_rollouts(
 
 
 def _check_seeds(config: RecordConfig) -> None:
-    test = range(FIRST_TEST_SEED, FIRST_TEST_SEED + MAX_TEST_SEEDS)
-    if config.first_seed < test.stop and config.first_seed + config.attempts > test.start:
+    last = config.first_seed + config.attempts - 1
+    if config.first_seed < EVALUATION.stop and last >= EVALUATION.start:
         raise HandoffError(
-            f"record: seeds {config.first_seed}..{config.first_seed + config.attempts - 1} meet the test seeds "
-            f"{test.start}..{test.stop - 1}. Training data from them would spoil every evaluation."
+            f"record: seeds {config.first_seed}..{last} meet the test seeds "
+            f"{EVALUATION.start}..{EVALUATION.stop - 1}. Training data from them would spoil every evaluation."
         )
 
 
-def _store(episodes: list[Episode], quantum: float, path: Path) -> None:
+def _store(episodes: list[EpisodeResult], quantum: float, path: Path) -> None:
     from robots.episodes.store import EpisodeStore
 
     shutil.rmtree(path, ignore_errors=True)
@@ -146,8 +144,8 @@ def _provenance(
     config: RecordConfig,
     protocol: Protocol,
     execution: Mapping[str, Any],
-    episodes: list[Episode],
-    kept: list[Episode],
+    episodes: list[EpisodeResult],
+    kept: list[EpisodeResult],
 ) -> dict[str, Any]:
     statement = stated(protocol)
     return {

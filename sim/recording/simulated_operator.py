@@ -30,21 +30,18 @@ from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Observation, Reason, Requests
 from robots.spec import ActionSpec
-from sim.engine import Engine
+from sim.episode_streams import EpisodeStream
 from sim.scene.view import View
-from sim.tasks.task import CLOSED, OPEN, Intent, Task
+from sim.tasks.task import CLOSED, Intent, Task
 
 Vector6 = tuple[float, float, float, float, float, float]
 
 Value = Callable[[Observation, np.ndarray], np.ndarray]
 """Reference Q: observation (N, ...) and action (N, A) -> (N,)."""
 
-STREAM = 2
-"""Second key of a world's random stream; 1 is that of domain randomisation."""
-
 
 class Demonstrated(Protocol):
-    """Worlds with a scripted expert; `sim.engines.fr3_engine.Fr3Worlds` is one."""
+    """Worlds with a scripted expert; `sim.engines.arm_engine.ArmEngine` is one."""
 
     task: Task
     num_envs: int
@@ -66,6 +63,7 @@ class OperatorConfig:
     """One person."""
 
     name: str = "simulated"
+    """Name that is recorded as the person."""
     policy: Literal["never", "always", "random", "value_gap", "failure"] = "failure"
     """When they step in, see the module's text."""
     reaction_time: tuple[float, float] = (0.2, 0.5)
@@ -126,7 +124,7 @@ class SimulatedOperator:
         Args:
             engine: the worlds; read when `intervene` is called, never stepped.
             config: the person.
-            value: reference Q; needed by the policy `value_gap`. `expert_value` makes one.
+            value: reference Q; needed by the policy `value_gap`.
 
         Raises:
             HandoffError: probabilities or skill outside 0..1, intervals that are not, or a value
@@ -134,12 +132,13 @@ class SimulatedOperator:
         """
         self.config = config or OperatorConfig()
         self._check(value)
-        self._engine, self._value = engine, value
+        self._engine = engine
+        self._value = value
         n = engine.num_envs
         self.attention = 1.0
         """Probability that a cause is noticed at a step; lower it as training goes on for a person
         who trusts the policy more and more."""
-        self._rng = [np.random.default_rng([0, STREAM]) for _ in range(n)]
+        self._rng = [np.random.default_rng([0, EpisodeStream.OPERATOR]) for _ in range(n)]
         self._ready = np.zeros(n, dtype=bool)
         self._countdown = np.full(n, -1)
         self._hold = np.zeros(n, dtype=np.int64)
@@ -173,7 +172,7 @@ class SimulatedOperator:
                 f"operator: seeds {keys.tolist()[:8]} for {len(rows)} worlds, expected one seed >= 0 per world."
             )
         for row, seed in zip(rows.tolist(), keys.tolist(), strict=True):
-            self._rng[row] = np.random.default_rng([seed, STREAM])
+            self._rng[row] = np.random.default_rng([seed, EpisodeStream.OPERATOR])
         self._ready[rows] = True
         self._countdown[rows], self._segment[rows] = -1, -1
         self._hold[rows] = self._reason[rows] = self._stalled[rows] = self._apart[rows] = 0
@@ -328,7 +327,8 @@ class SimulatedOperator:
         slips = uniform[:, 4] < lack * config.slip
         way = normal[:, 6:] / np.linalg.norm(normal[:, 6:], axis=1, keepdims=True)
         pose[:, :3] += np.where(slips[:, None], config.slip_size * way, 0.0)
-        opposite = np.where(intent.width > 0.5 * (OPEN + CLOSED), CLOSED, OPEN)
+        opened = self._engine.task.robot.gripper.width_max
+        opposite = np.where(intent.width > 0.5 * (opened + CLOSED), CLOSED, opened)
         speed = np.asarray(intent.speed) * (config.slowest + (1.0 - config.slowest) * config.skill)
         return Intent(pose=pose, width=np.where(slips, opposite, intent.width), speed=speed)
 
@@ -350,7 +350,7 @@ class SimulatedOperator:
             )
         if config.policy == "value_gap" and value is None:
             raise HandoffError(
-                "operator: the policy 'value_gap' needs a reference Q; expert_value(engine) makes one."
+                "operator: the policy 'value_gap' needs a reference Q, given as `value`."
             )
 
 
@@ -365,40 +365,6 @@ def disagreement(spec: ActionSpec, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         a, b = np.clip(a, low, high), np.clip(b, low, high)
         return np.sqrt(np.mean(((a - b) / (0.5 * (high - low))) ** 2, axis=1))
     return np.sqrt(np.mean((a - b) ** 2, axis=1))
-
-
-def expert_value(engine: Engine, steps: int = 20, discount: float = 0.98) -> Value:
-    """Reference Q of the scripted expert, by simulation: one step of the action, then the expert's,
-    discounted rewards.
-
-    It saves and restores the engine's worlds, which must be those that the person watches; `steps`
-    of simulation per call are its price.
-
-    Args:
-        engine: with `expert_action`, such as `sim.engines.mujoco.MujocoEngine`.
-        steps: summed, at least 1.
-        discount: per step.
-
-    Raises:
-        HandoffError: the engine has no expert, or fewer than 1 step.
-    """
-    expert = getattr(engine, "expert_action", None)
-    if expert is None or steps < 1:
-        raise HandoffError(
-            f"{engine.name}: a reference Q needs a scripted expert and at least 1 step, got {steps}."
-        )
-
-    def value(observation: Observation, action: np.ndarray) -> np.ndarray:
-        everyone = np.ones(engine.num_envs, dtype=bool)
-        state = engine.save()
-        total = np.zeros(engine.num_envs)
-        for k in range(steps):
-            engine.step(action if k == 0 else expert(), everyone)
-            total += discount**k * engine.read().reward
-        engine.restore(np.arange(engine.num_envs), state)
-        return total
-
-    return value
 
 
 def _periods(interval: tuple[float, float], share: np.ndarray, rate_hz: float) -> np.ndarray:

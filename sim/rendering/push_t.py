@@ -23,8 +23,10 @@ from typing import Literal
 import numpy as np
 
 from robots.errors import HandoffError
-from robots.franka.kinematics import joint_frames
+from robots.franka import find_robot
+from robots.franka.robot import Robot
 from sim.rendering.video import write_video
+from sim.scene.view import FREE_JOINT
 from sim.tasks.push_t.geometry import (
     AGENT_RADIUS,
     BOARD_SIZE,
@@ -45,6 +47,7 @@ def render_episode(
     q: np.ndarray,
     tee_pose: np.ndarray,
     fps: float,
+    robot: Robot,
     *,
     size: tuple[int, int] = (480, 640),
     renderer: Renderer | None = None,
@@ -53,9 +56,10 @@ def render_episode(
 
     Args:
         path: the MP4 to write.
-        q: (T, 7) joint positions [rad], one per frame.
+        q: (T, J) joint positions [rad], one per frame.
         tee_pose: (T, 3) block x, y [m], angle [rad], board, one per frame.
         fps: frames per second.
+        robot: the arm.
         size: height and width [px], at most 960 by 1280.
         renderer: how to draw; by default the first of EGL, OSMesa and plan view that works here.
 
@@ -66,17 +70,19 @@ def render_episode(
         HandoffError: arrays of other shapes, or what `write_video` finds.
     """
     q, tee_pose = np.asarray(q, dtype=float), np.asarray(tee_pose, dtype=float)
-    if q.ndim != 2 or q.shape[1] != 7 or tee_pose.shape != (len(q), 3):
+    if q.ndim != 2 or q.shape[1] != robot.num_joints or tee_pose.shape != (len(q), 3):
         raise HandoffError(
-            f"render: q {q.shape} and tee_pose {tee_pose.shape}, expected (T, 7) and (T, 3) of one length. "
-            "Were the streams recorded at different rates?"
+            f"render: q {q.shape} and tee_pose {tee_pose.shape}, expected (T, {robot.num_joints}) and (T, 3) of one "
+            "length. Were the streams recorded at different rates?"
         )
     renderer = renderer or available_renderer()
     if renderer == "plan":
-        write_video(path, plan_frames(q, tee_pose, size), fps)
+        write_video(path, plan_frames(q, tee_pose, size, robot), fps)
         return renderer
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        process.submit(_write_scene_video, renderer, path, q, tee_pose, fps, size).result()
+        process.submit(
+            _write_scene_video, renderer, path, q, tee_pose, fps, size, robot.name
+        ).result()
     return renderer
 
 
@@ -105,25 +111,31 @@ def _gl_environment(backend: str) -> dict[str, str]:
 
 
 def _write_scene_video(
-    backend: str, path: Path, q: np.ndarray, tee_pose: np.ndarray, fps: float, size: tuple[int, int]
+    backend: str,
+    path: Path,
+    q: np.ndarray,
+    tee_pose: np.ndarray,
+    fps: float,
+    size: tuple[int, int],
+    robot: str,
 ) -> None:
     os.environ.update(_gl_environment(backend))
-    write_video(path, scene_frames(q, tee_pose, size), fps)
+    write_video(path, scene_frames(q, tee_pose, size, find_robot(robot)), fps)
 
 
 def scene_frames(
-    q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int]
+    q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int], robot: Robot
 ) -> Iterator[np.ndarray]:
     """Frames (H, W, 3) uint8 of the table scene; needs a process in which mujoco found OpenGL."""
     import mujoco
 
-    model = build_scene()
+    model = build_scene(robot)
     data = mujoco.MjData(model)
     tee = int(model.joint("tee_free").qposadr[0])
     with mujoco.Renderer(model, *size) as picture:
         for joints, pose in zip(q, tee_pose, strict=True):
-            data.qpos[:7] = joints
-            data.qpos[tee : tee + 7] = base_pose_of_tee(pose)
+            data.qpos[: robot.num_joints] = joints
+            data.qpos[tee : tee + FREE_JOINT] = base_pose_of_tee(pose)
             mujoco.mj_kinematics(model, data)
             mujoco.mj_camlight(model, data)
             picture.update_scene(data, camera="overview")
@@ -137,6 +149,8 @@ PLAN_TOP = -0.06
 PLAN_HEIGHT = 0.92
 """Board length that fills the plan view's height [m]; the arm's base lies just inside its lower
 edge."""
+SMOOTHING = 3
+"""Drawn pixels along an edge of one of the picture."""
 PAPER, TABLE, GOAL, BLOCK, PUSHER, ARM, JOINT = (
     (250, 250, 247),
     (222, 205, 184),
@@ -148,33 +162,36 @@ PAPER, TABLE, GOAL, BLOCK, PUSHER, ARM, JOINT = (
 )
 
 
-def plan_frames(q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int]) -> Iterator[np.ndarray]:
+def plan_frames(
+    q: np.ndarray, tee_pose: np.ndarray, size: tuple[int, int], robot: Robot
+) -> Iterator[np.ndarray]:
     """Frames (H, W, 3) uint8 seen from above, board axes as in gym-pusht, the arm reaching in from
     below."""
-    import cv2
+    from PIL import Image, ImageDraw
 
     height, width = size
-    scale = height / PLAN_HEIGHT
-    corner = np.array([(BOARD_SIZE - width / scale) / 2, PLAN_TOP])
+    # Pillow draws edges in whole pixels; small ones that are averaged make them smooth.
+    scale = SMOOTHING * height / PLAN_HEIGHT
+    corner = np.array([(BOARD_SIZE - SMOOTHING * width / scale) / 2, PLAN_TOP])
 
-    def pixels(points: np.ndarray) -> np.ndarray:
-        return np.round((points - corner) * scale).astype(np.int32)
+    def pixels(points: np.ndarray) -> list[tuple[float, float]]:
+        return [(x, y) for x, y in np.round((points - corner) * scale).tolist()]
 
-    ground = np.full((height, width, 3), TABLE, dtype=np.uint8)
-    (left, top), (right, bottom) = pixels(np.array([[0.0, 0.0], [BOARD_SIZE, BOARD_SIZE]])).tolist()
-    cv2.rectangle(ground, (left, top), (right, bottom), PAPER, -1)
+    ground = Image.new("RGB", (SMOOTHING * width, SMOOTHING * height), TABLE)
+    pencil = ImageDraw.Draw(ground)
+    pencil.rectangle(pixels(np.array([[0.0, 0.0], [BOARD_SIZE, BOARD_SIZE]])), fill=PAPER)
     for polygon in tee_polygons(GOAL_POSE):
-        cv2.fillPoly(ground, [pixels(polygon)], GOAL, cv2.LINE_AA)
+        pencil.polygon(pixels(polygon), fill=GOAL)
 
     for joints, pose in zip(q, tee_pose, strict=True):
         frame = ground.copy()
+        pencil = ImageDraw.Draw(frame)
         for polygon in tee_polygons(pose):
-            cv2.fillPoly(frame, [pixels(polygon)], BLOCK, cv2.LINE_AA)
-        arm = joint_frames(joints)[:, :3, 3]
+            pencil.polygon(pixels(polygon), fill=BLOCK)
+        arm = robot.chain.joint_frames(joints)[:, :3, 3]
         links = pixels(board_from_base(np.vstack([np.zeros(3), arm])))
-        cv2.polylines(frame, [links], False, ARM, max(2, int(0.035 * scale)), cv2.LINE_AA)
-        for x, y in links[:-1].tolist():
-            cv2.circle(frame, (x, y), max(2, int(0.012 * scale)), JOINT, -1, cv2.LINE_AA)
-        x, y = links[-1].tolist()
-        cv2.circle(frame, (x, y), max(2, round(AGENT_RADIUS * scale)), PUSHER, -1, cv2.LINE_AA)
-        yield frame
+        pencil.line(links, fill=ARM, width=max(2, round(0.035 * scale)), joint="curve")
+        for joint in links[:-1]:
+            pencil.circle(joint, max(2.0, 0.012 * scale), fill=JOINT)
+        pencil.circle(links[-1], max(2.0, AGENT_RADIUS * scale), fill=PUSHER)
+        yield np.asarray(frame.reduce(SMOOTHING))

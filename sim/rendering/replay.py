@@ -48,9 +48,9 @@ def redraw(
             f"{task.name}: field {error} is not observed, so no picture can be drawn."
         ) from None
     model = build_model(task, task.actions)
-    layout = task.layout(model)
+    layout = task.layout(model, task.robot)
     qpos = np.repeat(model.qpos0[None], len(q), axis=0)
-    qpos[:, :7] = q
+    qpos[:, : task.robot.num_joints] = q
     if width is not None:
         joints |= {f"finger_{side}": 0.5 * width[:, 0] for side in ("left", "right")}
     for name, value in joints.items():

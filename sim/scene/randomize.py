@@ -32,6 +32,7 @@ class Range:
     """Which bodies, geoms, actuators, joints, cameras or lights; a trailing * matches any ending.
     One draw is shared by all of them. Empty for `delay`."""
     low: float = 1.0
+    """Lower bound."""
     high: float = 1.0
     """Bounds: factors of the model's own value; for `delay` seconds and for `camera` metres."""
 

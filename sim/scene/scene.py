@@ -1,10 +1,11 @@
-"""The scene that all FR3 tasks share: arm, hand, table, light and two cameras, and the impedance
-law as actuators.
+"""The scene that all tasks share: arm, hand, table, light and two cameras, and the impedance law as
+actuators.
 
 The law of `robots.control.impedance` is built from the engine's own actuators: a site transmission
 measured against a fixed reference site is a Cartesian spring and damper, computed in C at every
 physics step. So N worlds run at the speed of the bare engine. Frame "grasp" (see
-`robots.franka.gripper`) is the controlled frame; its axes are the base's when the hand points down.
+`robots.franka.robot.Gripper`) is the controlled frame; its axes are the base's when the hand points
+down.
 """
 
 # The compiled mujoco module has no type stubs.
@@ -17,8 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.control.impedance import ImpedanceGains
-from robots.franka import gripper
-from robots.franka.fr3 import JOINT_NAMES
+from robots.franka.robot import Gripper, Robot
 
 if TYPE_CHECKING:
     import mujoco
@@ -41,18 +41,17 @@ FRONT_CAMERA = (np.array([1.15, 0.0, 0.55]), np.array([0.42, 0.0, 0.08]))
 """Position and target [m] of the camera opposite the arm."""
 
 
-def arm_scene(name: str, *, timestep: float) -> mujoco.MjSpec:
+def arm_scene(name: str, robot: Robot, *, timestep: float) -> mujoco.MjSpec:
     """The arm with its hand at a table, without objects and without a controller.
 
     Args:
         name: of the model.
+        robot: the arm.
         timestep: physics step [s].
     """
     import mujoco
 
-    from robots.franka.fr3 import MODEL_XML
-
-    spec = mujoco.MjSpec.from_file(str(MODEL_XML))
+    spec = mujoco.MjSpec.from_file(str(robot.model_xml))
     spec.modelname = name
     spec.option.timestep = timestep
     spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
@@ -61,7 +60,7 @@ def arm_scene(name: str, *, timestep: float) -> mujoco.MjSpec:
         spec.delete(actuator)
     add_table(spec)
     draw_fast(spec)
-    _add_hand(spec)
+    _add_hand(spec, robot)
     add_front_camera(spec)
     return spec
 
@@ -148,19 +147,20 @@ def add_front_camera(spec: mujoco.MjSpec) -> None:
     )
 
 
-def _add_hand(spec: mujoco.MjSpec) -> None:
+def _add_hand(spec: mujoco.MjSpec, robot: Robot) -> None:
     """Palm, two coupled fingers, the frame "grasp" and the wrist camera."""
     import mujoco
 
-    half_turn = gripper.FLANGE_T_HAND_YAW / 2
-    body = spec.body("fr3_link7").add_body(
+    gripper = robot.gripper
+    half_turn = gripper.yaw / 2
+    body = spec.body(robot.link_names[-1]).add_body(
         name="hand",
-        pos=spec.site("fr3_flange").pos,
+        pos=spec.site(robot.flange_name).pos,
         quat=[np.cos(half_turn), 0, 0, np.sin(half_turn)],
         gravcomp=1.0,
-        mass=gripper.MASS - 2 * gripper.FINGER_MASS,
-        ipos=gripper.COM,
-        inertia=gripper.INERTIA,
+        mass=gripper.mass - 2 * gripper.finger_mass,
+        ipos=gripper.com,
+        inertia=gripper.inertia,
         explicitinertial=True,
     )
     body.add_geom(
@@ -173,17 +173,17 @@ def _add_hand(spec: mujoco.MjSpec) -> None:
         contype=1,
         conaffinity=0,
     )
-    # Half a turn about x: see robots.franka.gripper.
+    # Half a turn about x: see robots.franka.robot.Gripper.flange_R_grasp.
     body.add_site(
         name=GRASP_SITE,
-        pos=[0, 0, gripper.TCP_OFFSET],
+        pos=[0, 0, gripper.tcp_offset],
         quat=[0, 1, 0, 0],
         size=[0.002] * 3,
         rgba=[0] * 4,
     )
     body.add_camera(name="wrist", pos=[0.07, 0, 0.05], quat=wrist_view(), fovy=75)
     for joint, side in zip(FINGER_JOINTS, (1.0, -1.0), strict=True):
-        _add_finger(spec, body, joint, side)
+        _add_finger(spec, body, gripper, joint, side)
     spec.add_equality(
         name="fingers_move_together",
         type=mujoco.mjtEq.mjEQ_JOINT,
@@ -194,16 +194,18 @@ def _add_hand(spec: mujoco.MjSpec) -> None:
     )
 
 
-def _add_finger(spec: mujoco.MjSpec, palm: mujoco.MjsBody, joint: str, side: float) -> None:
+def _add_finger(
+    spec: mujoco.MjSpec, palm: mujoco.MjsBody, gripper: Gripper, joint: str, side: float
+) -> None:
     import mujoco
 
-    tip = gripper.TCP_OFFSET + 0.005
+    tip = gripper.tcp_offset + 0.005
     finger = palm.add_body(name=joint, pos=[0, 0, tip - FINGER_HALF[2]], gravcomp=1.0)
     finger.add_joint(
         name=joint,
         type=mujoco.mjtJoint.mjJNT_SLIDE,
         axis=[0, side, 0],
-        range=[0, gripper.WIDTH_MAX / 2],
+        range=[0, gripper.width_max / 2],
         limited=mujoco.mjtLimited.mjLIMITED_TRUE,
         armature=0.1,
     )
@@ -212,7 +214,7 @@ def _add_finger(spec: mujoco.MjSpec, palm: mujoco.MjsBody, joint: str, side: flo
         type=mujoco.mjtGeom.mjGEOM_BOX,
         pos=[0, side * FINGER_HALF[1], 0],
         size=FINGER_HALF,
-        mass=gripper.FINGER_MASS,
+        mass=gripper.finger_mass,
         friction=[FINGER_FRICTION, 0.005, 0.0001],
         condim=4,
         solref=[2.0 * spec.option.timestep, 1.0],
@@ -237,11 +239,11 @@ def wrist_view() -> np.ndarray:
     return quaternion
 
 
-def add_cartesian_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains) -> None:
+def add_cartesian_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains, robot: Robot) -> None:
     """Six actuators on the frame "grasp": targets are position [m] and rotation vector [rad] in
     base axes.
 
-    Seven more on the joints hold the posture; their targets are chosen anew each control period
+    One more on each joint holds the posture; their targets are chosen anew each control period
     (`robots.control.impedance`).
     """
     import mujoco
@@ -261,18 +263,24 @@ def add_cartesian_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains) -> None:
             [-limit, limit],
             mujoco.mjtLimited.mjLIMITED_TRUE,
         )
-    for joint in JOINT_NAMES:
+    for joint in robot.joint_names:
         actuator = spec.add_actuator(
             name=f"posture_{joint}", trntype=mujoco.mjtTrn.mjTRN_JOINT, target=joint
         )
         _spring(actuator, gains.posture_stiffness, gains.posture_damping)
 
 
-def add_joint_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains) -> None:
-    """Seven actuators whose targets are joint positions [rad]."""
+def add_joint_impedance(spec: mujoco.MjSpec, gains: ImpedanceGains, robot: Robot) -> None:
+    """One actuator per joint, whose target is its position [rad].
+
+    Raises:
+        HandoffError: the gains are those of another number of joints.
+    """
     import mujoco
 
-    for i, joint in enumerate(JOINT_NAMES):
+    robot.check_per_joint("gains.joint_stiffness", gains.joint_stiffness)
+    robot.check_per_joint("gains.joint_damping", gains.joint_damping)
+    for i, joint in enumerate(robot.joint_names):
         actuator = spec.add_actuator(
             name=f"impedance_{joint}", trntype=mujoco.mjtTrn.mjTRN_JOINT, target=joint
         )

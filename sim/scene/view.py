@@ -16,21 +16,26 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from robots.franka import gripper
-from robots.franka.kinematics import batched_jacobian, batched_joint_frames, batched_rotation_vector
+from robots.franka.kinematics import batched_jacobian, batched_rotation_vector
+from robots.franka.robot import Robot
 
 if TYPE_CHECKING:
     import mujoco
+
+FREE_JOINT = 7
+"""Generalised positions of a free joint: position (3) and quaternion (4)."""
 
 Read = TypeVar("Read")
 
 
 class once(Generic[Read]):  # noqa: N801 - a decorator
     """A property that is worked out when it is first read, as `functools.cached_property`, whose
-    lock torch.compile cannot trace (`sim.device.fr3` does)."""
+    lock torch.compile cannot trace (`sim.device.arm` does)."""
 
     def __init__(self, read: Callable[[Any], Read]) -> None:
-        self._read, self._name, self.__doc__ = read, read.__name__, read.__doc__
+        self._read = read
+        self._name = read.__name__
+        self.__doc__ = read.__doc__
 
     def __get__(self, view: Any, kind: type | None = None) -> Read:
         found = view.found
@@ -60,37 +65,37 @@ def once_each(
     return told
 
 
-FLANGE_P_GRASP = np.array([0.0, 0.0, gripper.TCP_OFFSET])
-
-
 class Layout:
-    """Where the joints of a model stand in its vectors. The arm's seven joints come first in all of
+    """Where the joints of a model stand in its vectors. The arm's joints come first in all of
     them."""
 
     def __init__(
         self,
         model: mujoco.MjModel,
-        tool_offset: np.ndarray = FLANGE_P_GRASP,
-        tool_rotation: np.ndarray = gripper.FLANGE_R_GRASP,
+        robot: Robot,
+        tool_offset: np.ndarray | None = None,
+        tool_rotation: np.ndarray | None = None,
     ) -> None:
         """Reads the names of `model`.
 
         Args:
-            model: its first seven joints are the arm's.
-            tool_offset: (3,) origin of the frame "grasp" from the flange [m], flange axes.
-            tool_rotation: (3, 3) its axes in the flange's.
+            model: its first joints are the arm's.
+            robot: the arm.
+            tool_offset: (3,) origin of the frame "grasp" from the flange [m], flange axes; None
+                takes that of the robot's gripper.
+            tool_rotation: (3, 3) its axes in the flange's; None takes those of the robot's gripper.
         """
+        self.robot = robot
         self.nq, self.nv = model.nq, model.nv
         names = [model.joint(i).name for i in range(model.njnt)]
         self.qpos = {name: int(model.jnt_qposadr[i]) for i, name in enumerate(names)}
         self.qvel = {name: int(model.jnt_dofadr[i]) for i, name in enumerate(names)}
         self.has_hand = "finger_left" in self.qpos
-        self.tool_offset, self.tool_rotation = tool_offset, tool_rotation
-
-
-JOINT_TARGETS = 8
-"""Columns of `View.target` where the controller follows joint positions: seven joints and the
-hand."""
+        gripper = robot.gripper
+        self.tool_offset = (
+            np.array([0.0, 0.0, gripper.tcp_offset]) if tool_offset is None else tool_offset
+        )
+        self.tool_rotation = gripper.flange_R_grasp if tool_rotation is None else tool_rotation
 
 
 class View:
@@ -104,6 +109,8 @@ class View:
         qvel: np.ndarray,
         target: np.ndarray,
         goal: np.ndarray,
+        *,
+        joint_targets: bool = False,
     ):
         """Wraps arrays without copying them.
 
@@ -111,11 +118,17 @@ class View:
             layout: of the model.
             qpos: (N, nq).
             qvel: (N, nv).
-            target: (N, 7 to 9) the controller's targets: arm (6 or 7), the agent's velocity (2)
-                where actions are `PdTarget`, then the hand's opening [m].
+            target: (N, C) the controller's targets: the arm's (6 of a pose or J of joints), the
+                agent's velocity (2) where actions are `PdTarget`, then the hand's opening [m].
             goal: (N, G) the task's own variables, as its `reset` wrote them.
+            joint_targets: whether the arm's targets are joint positions [rad].
         """
-        self.layout, self.qpos, self.qvel, self.target, self.goal = layout, qpos, qvel, target, goal
+        self.layout = layout
+        self.qpos = qpos
+        self.qvel = qvel
+        self.target = target
+        self.goal = goal
+        self.joint_targets = joint_targets
         self.found: dict[Any, Any] = {}
         """What has been worked out so far, by name, and by arguments where there are any."""
 
@@ -126,29 +139,29 @@ class View:
 
     @property
     def q(self) -> np.ndarray:
-        """(N, 7) joint positions [rad]."""
-        return self.qpos[:, :7]
+        """(N, J) joint positions [rad]."""
+        return self.qpos[:, : self.layout.robot.num_joints]
 
     @property
     def dq(self) -> np.ndarray:
-        """(N, 7) joint velocities [rad/s]."""
-        return self.qvel[:, :7]
+        """(N, J) joint velocities [rad/s]."""
+        return self.qvel[:, : self.layout.robot.num_joints]
 
     @once
     def _frames(self) -> tuple[np.ndarray, np.ndarray]:
-        return batched_joint_frames(self.q)
+        return self.layout.robot.chain.batched_joint_frames(self.q)
 
     @once
     def grasp_position(self) -> np.ndarray:
         """(N, 3) origin of the frame "grasp" [m]: the point between the fingertips, or the tool's
         tip."""
         positions, rotations = self._frames
-        return positions[:, 7] + rotations[:, 7] @ self.layout.tool_offset
+        return positions[:, -1] + rotations[:, -1] @ self.layout.tool_offset
 
     @once
     def grasp_rotation(self) -> np.ndarray:
         """(N, 3, 3) axes of the frame "grasp"; the identity when the hand points straight down."""
-        return self._frames[1][:, 7] @ self.layout.tool_rotation
+        return self._frames[1][:, -1] @ self.layout.tool_rotation
 
     @once
     def grasp_pose(self) -> np.ndarray:
@@ -159,7 +172,7 @@ class View:
 
     @once
     def jacobian(self) -> np.ndarray:
-        """(N, 6, 7) of the frame "grasp"."""
+        """(N, 6, J) of the frame "grasp"."""
         return batched_jacobian(*self._frames, self.grasp_position)
 
     @once
@@ -176,12 +189,19 @@ class View:
     def target_offset(self) -> np.ndarray:
         """(N, 6) the controller's target less `grasp_pose` [m, rad]; of joint targets the pose that
         they would make."""
-        if self.target.shape[1] != JOINT_TARGETS:
+        if not self.joint_targets:
             return self.target_pose - self.grasp_pose
-        positions, rotations = batched_joint_frames(self.target[:, :7])
-        place = positions[:, 7] + rotations[:, 7] @ self.layout.tool_offset
-        turned = batched_rotation_vector(rotations[:, 7] @ self.layout.tool_rotation)
+        robot = self.layout.robot
+        frames = robot.chain.batched_joint_frames(self.target[:, : robot.num_joints])
+        position, rotation = (part[:, -1] for part in frames)
+        place = position + rotation @ self.layout.tool_offset
+        turned = batched_rotation_vector(rotation @ self.layout.tool_rotation)
         return np.concatenate([place, turned], axis=1) - self.grasp_pose
+
+    @property
+    def width_max(self) -> float:
+        """Largest opening of the hand [m]."""
+        return self.layout.robot.gripper.width_max
 
     @property
     def width(self) -> np.ndarray:
@@ -227,12 +247,6 @@ def rotation_of(quaternion: np.ndarray) -> np.ndarray:
         [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
     ]
     return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
-
-
-def yaw_of(quaternion: np.ndarray) -> np.ndarray:
-    """(...,) angle about the base's z [rad] of quaternions (..., 4), wxyz."""
-    w, x, y, z = np.moveaxis(quaternion, -1, 0)
-    return np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
 
 
 def yaw_quaternion(yaw: float) -> np.ndarray:

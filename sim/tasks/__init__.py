@@ -1,0 +1,17 @@
+"""States the tasks, a module each.
+
+- `task`: what a task consists of.
+- `terms`: named terms of observation and reward.
+- `fixture`: articulated fixtures.
+- `grasping`: terms of grasping.
+- `reach`: a point in the air.
+- `reach_by_name`: one of four markers, named by an instruction.
+- `pick_cube`: a cube lifted to a goal.
+- `pick_by_name`: one of four cubes, named by an instruction.
+- `stack_cube`: a cube on another.
+- `peg_insert`: a peg into a hole.
+- `open_drawer`: a drawer.
+- `flip_switch`: a switch.
+- `cable_route`: a cable into a clip.
+- `push_t`: the T on a board.
+"""

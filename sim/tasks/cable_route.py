@@ -12,10 +12,12 @@ sheath.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from robots.franka.robot import Robot
 from robots.spec import FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
@@ -29,7 +31,7 @@ from sim.tasks.fixture import (
     place_fixture,
     upright_posture,
 )
-from sim.tasks.task import Intent, Observed, Reward, Start, Task, near, proprioception
+from sim.tasks.task import Intent, ObservationTerm, Reward, Start, Task, near, proprioception
 
 if TYPE_CHECKING:
     import mujoco
@@ -106,10 +108,10 @@ LINED_UP = 0.0025
 """Distance of cable and slot within which it goes down [m]."""
 
 
-def _scene() -> mujoco.MjSpec:
+def _scene(robot: Robot) -> mujoco.MjSpec:
     import mujoco
 
-    spec = arm_scene("cable_route", timestep=0.0025)
+    spec = arm_scene("cable_route", robot, timestep=0.0025)
     box = mujoco.mjtGeom.mjGEOM_BOX
     solref = [2.0 * spec.option.timestep, 1.0]
     spec.worldbody.add_geom(
@@ -267,7 +269,7 @@ def _reset(rng: np.random.Generator, start: Start) -> None:
     # The plug's sides stand upright, as the pads do.
     start.joint(f"cable{SEGMENTS - 1}_twist", np.arctan2(-axes[0, 2, 1], axes[0, 2, 2]))
     yaw = np.arctan2(-axes[0, 1, 0], -axes[0, 0, 0])
-    start.arm(upright_posture(points[0, -1] + [0.0, 0.0, GRIP_Z], float(yaw)))
+    start.arm(upright_posture(start.layout.robot, points[0, -1] + [0.0, 0.0, GRIP_Z], float(yaw)))
     start.fingers(2 * PLUG_HALF[1])
     start.grip = 2 * PLUG_HALF[1]
 
@@ -349,40 +351,44 @@ def _expert(view: View) -> Intent:
     return Intent(pose=pose, width=np.zeros(view.n))
 
 
-TASK = Task(
-    name="cable_route",
-    scene=_scene,
-    reset=_reset,
-    observations={
-        **proprioception(use_gripper=False),
-        **fixture("clip"),
-        "cable": Observed(
-            FieldSpec(
-                shape=(3 * (SEGMENTS + 2),),
-                unit="m",
-                frame="base",
-                about="x, y, z of points from anchor to plug",
+def task(robot: Robot) -> Task:
+    """States the task for `robot`."""
+    return Task(
+        name="cable_route",
+        robot=robot,
+        scene=partial(_scene, robot),
+        reset=_reset,
+        q_posture=robot.q_home,
+        observations={
+            **proprioception(robot, use_gripper=False),
+            **fixture("clip"),
+            "cable": ObservationTerm(
+                FieldSpec(
+                    shape=(3 * (SEGMENTS + 2),),
+                    unit="m",
+                    frame="base",
+                    about="x, y, z of points from anchor to plug",
+                ),
+                lambda v: _points(v).reshape(v.n, -1),
             ),
-            lambda v: _points(v).reshape(v.n, -1),
+        },
+        rewards={
+            "line_up": Reward(0.4, lambda v: near(_beside(v), 0.03)),
+            "lower": Reward(0.3, lambda v: near(_too_high(v), 0.05) * near(_beside(v), 0.01)),
+            "there": Reward(0.3, lambda v: _success(v).astype(float)),
+        },
+        success=_success,
+        failure=_dropped,
+        expert=_expert,
+        actions=GENTLE,
+        use_gripper=False,
+        timestep=0.0025,
+        max_steps=100,
+        ranges=(
+            Range(what="mass", names=("cable*",), low=0.7, high=1.5),
+            Range(what="friction", names=("cable*", "post_*"), low=0.7, high=1.3),
+            Range(what="friction", names=("plug", "finger_*"), low=0.8, high=1.3),
+            Range(what="damping", names=("cable*",), low=0.5, high=2.0),
+            *ARM_AND_CAMERAS,
         ),
-    },
-    rewards={
-        "line_up": Reward(0.4, lambda v: near(_beside(v), 0.03)),
-        "lower": Reward(0.3, lambda v: near(_too_high(v), 0.05) * near(_beside(v), 0.01)),
-        "there": Reward(0.3, lambda v: _success(v).astype(float)),
-    },
-    success=_success,
-    failure=_dropped,
-    expert=_expert,
-    actions=GENTLE,
-    use_gripper=False,
-    timestep=0.0025,
-    max_steps=100,
-    ranges=(
-        Range(what="mass", names=("cable*",), low=0.7, high=1.5),
-        Range(what="friction", names=("cable*", "post_*"), low=0.7, high=1.3),
-        Range(what="friction", names=("plug", "finger_*"), low=0.8, high=1.3),
-        Range(what="damping", names=("cable*",), low=0.5, high=2.0),
-        *ARM_AND_CAMERAS,
-    ),
-)
+    )

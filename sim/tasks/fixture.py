@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.control.actions import CartesianDelta
-from robots.franka import gripper
-from robots.franka.fr3 import Q_HOME
 from robots.franka.kinematics import inverse_kinematics
+from robots.franka.robot import Robot
 from robots.interfaces import Observation
 from robots.spec import FieldSpec
-from sim.scene.view import FLANGE_P_GRASP, View
-from sim.tasks.task import Observed, Start
+from sim.scene.view import View
+from sim.tasks.task import ObservationTerm, Start
 
 if TYPE_CHECKING:
     import mujoco
@@ -82,10 +81,10 @@ def fixture_pose(view: View, name: str) -> np.ndarray:
     return np.stack([view.joint(f"{name}_{suffix}") for suffix in ("x", "y", "yaw")], axis=1)
 
 
-def fixture(name: str) -> dict[str, Observed]:
+def fixture(name: str) -> dict[str, ObservationTerm]:
     """The pose of the fixture `name` as an observation."""
     spec = FieldSpec(shape=(3,), unit="m, m, rad", frame="base", about=f"x, y, yaw of the {name}")
-    return {f"{name}_pose": Observed(spec, lambda v: fixture_pose(v, name))}
+    return {f"{name}_pose": ObservationTerm(spec, lambda v: fixture_pose(v, name))}
 
 
 def fixture_joints(observation: Observation, name: str) -> dict[str, np.ndarray]:
@@ -112,8 +111,8 @@ def from_fixture(view: View, name: str, point: np.ndarray) -> np.ndarray:
     return np.stack([x + pose[..., 0], y + pose[..., 1], point[..., 2]], axis=-1)
 
 
-def upright_posture(position: np.ndarray, yaw: float) -> np.ndarray:
-    """(7,) joint positions [rad] near the ready posture: frame "grasp" at `position` (3,) [m],
+def upright_posture(robot: Robot, position: np.ndarray, yaw: float) -> np.ndarray:
+    """(J,) joint positions [rad] near the ready posture: frame "grasp" at `position` (3,) [m],
     turned by `yaw` [rad].
 
     Raises:
@@ -121,6 +120,7 @@ def upright_posture(position: np.ndarray, yaw: float) -> np.ndarray:
     """
     c, s = np.cos(yaw), np.sin(yaw)
     pose = np.eye(4)
-    pose[:3, :3] = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]) @ gripper.FLANGE_R_GRASP.T
-    pose[:3, 3] = position - pose[:3, :3] @ FLANGE_P_GRASP
-    return inverse_kinematics(pose, Q_HOME)
+    turn = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
+    pose[:3, :3] = turn @ robot.gripper.flange_R_grasp.T
+    pose[:3, 3] = position - pose[:3, :3] @ np.array([0.0, 0.0, robot.gripper.tcp_offset])
+    return inverse_kinematics(robot, pose, robot.q_home)

@@ -12,11 +12,13 @@ one stop or the other.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from robots.control.actions import CartesianDelta
+from robots.franka.robot import Robot
 from robots.spec import FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import FINGER_HALF, arm_scene
@@ -35,7 +37,7 @@ from sim.tasks.grasping import MIDDLE
 from sim.tasks.task import (
     CLOSED,
     Intent,
-    Observed,
+    ObservationTerm,
     Reward,
     Start,
     Task,
@@ -69,9 +71,6 @@ N."""
 DAMPING = 0.03
 """Of the lever's axis [Nms/rad]: it snaps over within two tenths of a second."""
 
-Q_START = upright_posture(MIDDLE, 0.0)
-"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing
-down."""
 WORKSPACE_LOW, WORKSPACE_HIGH = (0.32, -0.28, 0.06), (0.68, 0.28, 0.40)
 """Where the hand may go [m]: not below the box's lid."""
 FLIPPED = 0.35
@@ -92,10 +91,10 @@ BEYOND = 0.005
 """How far past the axis the fingertips push [m]; the spring does the rest."""
 
 
-def _scene() -> mujoco.MjSpec:
+def _scene(robot: Robot) -> mujoco.MjSpec:
     import mujoco
 
-    spec = arm_scene("flip_switch", timestep=0.005)
+    spec = arm_scene("flip_switch", robot, timestep=0.005)
     switch = add_fixture(spec, "switch")
     touched = {
         "solref": [2.0 * spec.option.timestep, 1.0],
@@ -159,8 +158,8 @@ def _scene() -> mujoco.MjSpec:
     return spec
 
 
-def _reset(rng: np.random.Generator, start: Start) -> None:
-    start_posture(rng, start, Q_START)
+def _reset(q_start: np.ndarray, rng: np.random.Generator, start: Start) -> None:
+    start_posture(rng, start, q_start)
     place_fixture(start, "switch", rng.uniform(SWITCH_LOW, SWITCH_HIGH))
     side = rng.choice([-1.0, 1.0])
     start.joint("lever", side * SWING)
@@ -233,49 +232,58 @@ def _expert(view: View) -> Intent:
     return Intent(pose=pose, width=np.full(view.n, CLOSED), speed=np.where(behind, 0.6, 1.0))
 
 
-TASK = Task(
-    name="flip_switch",
-    scene=_scene,
-    reset=_reset,
-    observations={
-        **proprioception(),
-        **fixture("switch"),
-        "knob_position": Observed(
-            FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the knob"), _knob
-        ),
-        "knob_offset": Observed(
-            FieldSpec(
-                shape=(3,), unit="m", frame="switch", about="from the fingertips' point to the knob"
+def task(robot: Robot) -> Task:
+    """States the task for `robot`; the hand begins over the table's middle, pointing down."""
+    q_start = upright_posture(robot, MIDDLE, 0.0)
+    return Task(
+        name="flip_switch",
+        robot=robot,
+        scene=partial(_scene, robot),
+        reset=partial(_reset, q_start),
+        q_posture=q_start,
+        observations={
+            **proprioception(robot),
+            **fixture("switch"),
+            "knob_position": ObservationTerm(
+                FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the knob"), _knob
             ),
-            lambda v: _in_switch(v) - in_fixture(v, "switch", v.grasp_position),
-        ),
-        "lever": Observed(
-            FieldSpec(
-                shape=(2,), unit="rad, rad/s", about="angle and speed of the lever; positive is on"
+            "knob_offset": ObservationTerm(
+                FieldSpec(
+                    shape=(3,),
+                    unit="m",
+                    frame="switch",
+                    about="from the fingertips' point to the knob",
+                ),
+                lambda v: _in_switch(v) - in_fixture(v, "switch", v.grasp_position),
             ),
-            lambda v: np.stack([v.joint("lever"), v.joint_velocity("lever")], axis=1),
+            "lever": ObservationTerm(
+                FieldSpec(
+                    shape=(2,),
+                    unit="rad, rad/s",
+                    about="angle and speed of the lever; positive is on",
+                ),
+                lambda v: np.stack([v.joint("lever"), v.joint_velocity("lever")], axis=1),
+            ),
+            "goal": ObservationTerm(
+                FieldSpec(shape=(1,), about="wanted side: 1 on, -1 off"), lambda v: v.goal
+            ),
+        },
+        rewards={
+            "reach": Reward(0.3, _reach),
+            "turn": Reward(0.4, lambda v: np.clip(0.5 + 0.5 * _turned(v) / SWING, 0.0, 1.0)),
+            "there": Reward(0.3, lambda v: _success(v).astype(float)),
+        },
+        success=_success,
+        expert=_expert,
+        actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
+        goal_size=1,
+        max_steps=100,
+        thing=_knob,
+        joints=lambda o: {**fixture_joints(o, "switch"), "lever": o["lever"][:, 0]},
+        ranges=(
+            Range(what="mass", names=("lever",), low=0.5, high=2.0),
+            Range(what="damping", names=("lever",), low=0.5, high=2.0),
+            Range(what="friction", names=("lever_*", "finger_*"), low=0.7, high=1.3),
+            *ARM_AND_CAMERAS,
         ),
-        "goal": Observed(
-            FieldSpec(shape=(1,), about="wanted side: 1 on, -1 off"), lambda v: v.goal
-        ),
-    },
-    rewards={
-        "reach": Reward(0.3, _reach),
-        "turn": Reward(0.4, lambda v: np.clip(0.5 + 0.5 * _turned(v) / SWING, 0.0, 1.0)),
-        "there": Reward(0.3, lambda v: _success(v).astype(float)),
-    },
-    success=_success,
-    expert=_expert,
-    actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
-    goal_size=1,
-    q_posture=Q_START,
-    max_steps=100,
-    thing=_knob,
-    joints=lambda o: {**fixture_joints(o, "switch"), "lever": o["lever"][:, 0]},
-    ranges=(
-        Range(what="mass", names=("lever",), low=0.5, high=2.0),
-        Range(what="damping", names=("lever",), low=0.5, high=2.0),
-        Range(what="friction", names=("lever_*", "finger_*"), low=0.7, high=1.3),
-        *ARM_AND_CAMERAS,
-    ),
-)
+    )

@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.scene.scene import FINGER_HALF
 from sim.scene.view import View, once_each, rotation_of
-from sim.tasks.task import CLOSED, OPEN, Intent
+from sim.tasks.task import CLOSED, Intent
 
 if TYPE_CHECKING:
     import mujoco
@@ -126,7 +126,7 @@ def _blocked(
         apart = view.position(other) - here
         along = -np.sin(yaw) * apart[:, 0] + np.cos(yaw) * apart[:, 1]
         across = np.cos(yaw) * apart[:, 0] + np.sin(yaw) * apart[:, 1]
-        near = (np.abs(along) < OPEN / 2 + 2 * FINGER_HALF[1] + diagonal) & (
+        near = (np.abs(along) < view.width_max / 2 + 2 * FINGER_HALF[1] + diagonal) & (
             np.abs(across) < FINGER_HALF[0] + diagonal
         )
         found |= near & (np.abs(apart[:, 2]) < half)
@@ -163,5 +163,5 @@ def pick_up(view: View, position: np.ndarray, yaw: np.ndarray, half: float) -> I
     pose[:, 2] += np.where(ready, 0.0, HOVER)
     arrived = ready & (np.abs(offset[:, 2]) < 0.006)
     # Having begun to close, go on, though the object moves a little in the fingers.
-    closing = ready & low & (view.target[:, -1] < OPEN - 0.01)
-    return Intent(pose=pose, width=np.where(arrived | closing, CLOSED, OPEN))
+    closing = ready & low & (view.target[:, -1] < view.width_max - 0.01)
+    return Intent(pose=pose, width=np.where(arrived | closing, CLOSED, view.width_max))

@@ -11,11 +11,13 @@ to 40 mm).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from robots.control.actions import CartesianDelta
+from robots.franka.robot import Robot
 from robots.spec import FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
@@ -34,7 +36,7 @@ from sim.tasks.grasping import MIDDLE
 from sim.tasks.task import (
     CLOSED,
     Intent,
-    Observed,
+    ObservationTerm,
     Reward,
     Start,
     Task,
@@ -64,9 +66,6 @@ BAR = np.array([0.006, 0.060])
 """Radius and half length of the handle's bar [m]."""
 BAR_AWAY, BAR_HEIGHT = 0.045, 0.120
 """The bar's axis from the drawer's front, and over the table [m]."""
-Q_START = upright_posture(MIDDLE, 0.0)
-"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing
-down."""
 WORKSPACE_LOW, WORKSPACE_HIGH = (0.30, -0.28, 0.06), (0.66, 0.28, 0.40)
 """Where the hand may go [m]: not under the handle, and no farther than the drawer's front when it
 is shut."""
@@ -88,8 +87,8 @@ LEAD = 0.03
 """How far before the hand the expert pulls [m]."""
 
 
-def _scene() -> mujoco.MjSpec:
-    spec = arm_scene("open_drawer", timestep=0.005)
+def _scene(robot: Robot) -> mujoco.MjSpec:
+    spec = arm_scene("open_drawer", robot, timestep=0.005)
     cabinet = add_fixture(spec, "cabinet")
     x, y, z = CABINET
     for name, position, size in (
@@ -170,8 +169,8 @@ def _board(
     )
 
 
-def _reset(rng: np.random.Generator, start: Start) -> None:
-    start_posture(rng, start, Q_START)
+def _reset(q_start: np.ndarray, rng: np.random.Generator, start: Start) -> None:
+    start_posture(rng, start, q_start)
     place_fixture(start, "cabinet", rng.uniform(CABINET_LOW, CABINET_HIGH))
     start.joint("drawer", rng.uniform(0.0, AJAR))
 
@@ -244,42 +243,50 @@ def _expert(view: View) -> Intent:
     )
 
 
-TASK = Task(
-    name="open_drawer",
-    scene=_scene,
-    reset=_reset,
-    observations={
-        **proprioception(),
-        **fixture("cabinet"),
-        "handle_position": Observed(
-            FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the bar"), _handle
-        ),
-        "slot_offset": Observed(
-            FieldSpec(
-                shape=(3,), unit="m", frame="cabinet", about="from the fingertips to behind the bar"
+def task(robot: Robot) -> Task:
+    """States the task for `robot`; the hand begins over the table's middle, pointing down."""
+    q_start = upright_posture(robot, MIDDLE, 0.0)
+    return Task(
+        name="open_drawer",
+        robot=robot,
+        scene=partial(_scene, robot),
+        reset=partial(_reset, q_start),
+        q_posture=q_start,
+        observations={
+            **proprioception(robot),
+            **fixture("cabinet"),
+            "handle_position": ObservationTerm(
+                FieldSpec(shape=(3,), unit="m", frame="base", about="middle of the bar"), _handle
             ),
-            _offset,
+            "slot_offset": ObservationTerm(
+                FieldSpec(
+                    shape=(3,),
+                    unit="m",
+                    frame="cabinet",
+                    about="from the fingertips to behind the bar",
+                ),
+                _offset,
+            ),
+            "opening": ObservationTerm(
+                FieldSpec(shape=(1,), unit="m", about="of the drawer"),
+                lambda v: _opening(v)[:, None],
+            ),
+        },
+        rewards={
+            "reach": Reward(0.3, lambda v: near(np.linalg.norm(_tip(v) - _slot(v), axis=1), 0.1)),
+            "open": Reward(0.5, lambda v: np.clip(_opening(v) / OPENED, 0.0, 1.0)),
+            "there": Reward(0.2, lambda v: _success(v).astype(float)),
+        },
+        success=_success,
+        expert=_expert,
+        actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
+        max_steps=120,
+        thing=lambda v: from_fixture(v, "cabinet", _slot(v)),
+        joints=lambda o: {**fixture_joints(o, "cabinet"), "drawer": o["opening"][:, 0]},
+        ranges=(
+            Range(what="mass", names=("drawer",), low=0.5, high=2.0),
+            Range(what="damping", names=("drawer",), low=0.5, high=2.0),
+            Range(what="friction", names=("handle_*", "finger_*"), low=0.7, high=1.3),
+            *ARM_AND_CAMERAS,
         ),
-        "opening": Observed(
-            FieldSpec(shape=(1,), unit="m", about="of the drawer"), lambda v: _opening(v)[:, None]
-        ),
-    },
-    rewards={
-        "reach": Reward(0.3, lambda v: near(np.linalg.norm(_tip(v) - _slot(v), axis=1), 0.1)),
-        "open": Reward(0.5, lambda v: np.clip(_opening(v) / OPENED, 0.0, 1.0)),
-        "there": Reward(0.2, lambda v: _success(v).astype(float)),
-    },
-    success=_success,
-    expert=_expert,
-    actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
-    q_posture=Q_START,
-    max_steps=120,
-    thing=lambda v: from_fixture(v, "cabinet", _slot(v)),
-    joints=lambda o: {**fixture_joints(o, "cabinet"), "drawer": o["opening"][:, 0]},
-    ranges=(
-        Range(what="mass", names=("drawer",), low=0.5, high=2.0),
-        Range(what="damping", names=("drawer",), low=0.5, high=2.0),
-        Range(what="friction", names=("handle_*", "finger_*"), low=0.7, high=1.3),
-        *ARM_AND_CAMERAS,
-    ),
-)
+    )

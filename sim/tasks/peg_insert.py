@@ -11,10 +11,12 @@ to either side of a centred peg.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from robots.franka.robot import Robot
 from robots.spec import FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
@@ -28,7 +30,7 @@ from sim.tasks.fixture import (
     place_fixture,
     upright_posture,
 )
-from sim.tasks.task import Intent, Observed, Reward, Start, Task, body, near, proprioception
+from sim.tasks.task import Intent, ObservationTerm, Reward, Start, Task, body, near, proprioception
 
 if TYPE_CHECKING:
     import mujoco
@@ -83,10 +85,10 @@ PULL = 1.5
 """Lateral target per lateral error: overcomes friction on the rim."""
 
 
-def _scene() -> mujoco.MjSpec:
+def _scene(robot: Robot) -> mujoco.MjSpec:
     import mujoco
 
-    spec = arm_scene("peg_insert", timestep=0.0025)
+    spec = arm_scene("peg_insert", robot, timestep=0.0025)
     box, half = mujoco.mjtGeom.mjGEOM_BOX, PEG_WIDTH / 2
     material = {
         "type": box,
@@ -135,7 +137,7 @@ def _reset(rng: np.random.Generator, start: Start) -> None:
     x, y, z, yaw = rng.uniform(START_LOW, START_HIGH)
     sideways, along = rng.uniform(-OFFSET, OFFSET)
     tilt = rng.uniform(-TILT, TILT)
-    start.arm(upright_posture(np.array([x, y, z]), yaw))
+    start.arm(upright_posture(start.layout.robot, np.array([x, y, z]), yaw))
     start.fingers(PEG_WIDTH)
     start.grip = PEG_WIDTH
     # The peg is turned about the grip, then moved.
@@ -222,55 +224,59 @@ def _expert(view: View) -> Intent:
     return Intent(pose=pose, width=np.zeros(view.n))
 
 
-TASK = Task(
-    name="peg_insert",
-    scene=_scene,
-    reset=_reset,
-    observations={
-        **proprioception(use_gripper=False),
-        **body("peg"),
-        **fixture("socket"),
-        "tip_offset": Observed(
-            FieldSpec(
-                shape=(3,),
-                unit="m",
-                frame="base",
-                about="from the middle of the hole's rim to the peg's tip",
+def task(robot: Robot) -> Task:
+    """States the task for `robot`."""
+    return Task(
+        name="peg_insert",
+        robot=robot,
+        scene=partial(_scene, robot),
+        reset=_reset,
+        q_posture=robot.q_home,
+        observations={
+            **proprioception(robot, use_gripper=False),
+            **body("peg"),
+            **fixture("socket"),
+            "tip_offset": ObservationTerm(
+                FieldSpec(
+                    shape=(3,),
+                    unit="m",
+                    frame="base",
+                    about="from the middle of the hole's rim to the peg's tip",
+                ),
+                _tip_offset,
             ),
-            _tip_offset,
-        ),
-        "turn": Observed(
-            FieldSpec(shape=(1,), unit="rad", about="turn that squares the peg to the hole"),
-            lambda v: _turn(v)[:, None],
-        ),
-        "lean": Observed(
-            FieldSpec(
-                shape=(2,),
-                unit="1",
-                frame="base",
-                about="x and y of the peg's axis: sines of how far it leans",
+            "turn": ObservationTerm(
+                FieldSpec(shape=(1,), unit="rad", about="turn that squares the peg to the hole"),
+                lambda v: _turn(v)[:, None],
             ),
-            lambda v: _axis(v)[:, :2],
+            "lean": ObservationTerm(
+                FieldSpec(
+                    shape=(2,),
+                    unit="1",
+                    frame="base",
+                    about="x and y of the peg's axis: sines of how far it leans",
+                ),
+                lambda v: _axis(v)[:, :2],
+            ),
+        },
+        rewards={
+            "align": Reward(0.25, lambda v: near(_to_axis(v), 0.05)),
+            "turn": Reward(0.10, lambda v: near(np.abs(_turn(v)), 0.3)),
+            "lower": Reward(0.15, lambda v: near(_tip(v)[:, 2], 0.1) * near(_to_axis(v), 0.02)),
+            "insert": Reward(0.25, lambda v: _depth(v) / HOLE_DEPTH),
+            "there": Reward(0.25, lambda v: _success(v).astype(float)),
+        },
+        success=_success,
+        failure=_dropped,
+        expert=_expert,
+        actions=GENTLE,
+        use_gripper=False,
+        timestep=0.0025,
+        max_steps=120,
+        ranges=(
+            Range(what="mass", names=("peg",), low=0.5, high=2.0),
+            Range(what="friction", names=("peg", "wall*"), low=0.7, high=1.3),
+            Range(what="friction", names=("finger_*",), low=0.8, high=1.3),
+            *ARM_AND_CAMERAS,
         ),
-    },
-    rewards={
-        "align": Reward(0.25, lambda v: near(_to_axis(v), 0.05)),
-        "turn": Reward(0.10, lambda v: near(np.abs(_turn(v)), 0.3)),
-        "lower": Reward(0.15, lambda v: near(_tip(v)[:, 2], 0.1) * near(_to_axis(v), 0.02)),
-        "insert": Reward(0.25, lambda v: _depth(v) / HOLE_DEPTH),
-        "there": Reward(0.25, lambda v: _success(v).astype(float)),
-    },
-    success=_success,
-    failure=_dropped,
-    expert=_expert,
-    actions=GENTLE,
-    use_gripper=False,
-    timestep=0.0025,
-    max_steps=120,
-    ranges=(
-        Range(what="mass", names=("peg",), low=0.5, high=2.0),
-        Range(what="friction", names=("peg", "wall*"), low=0.7, high=1.3),
-        Range(what="friction", names=("finger_*",), low=0.8, high=1.3),
-        *ARM_AND_CAMERAS,
-    ),
-)
+    )

@@ -11,18 +11,22 @@ one arm, one table and our own cubes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from robots.control.actions import CartesianDelta
+from robots.franka.robot import Robot
 from robots.language.text import encode, text_field
 from robots.spec import FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
+from sim.tasks.fixture import upright_posture
 from sim.tasks.grasping import (
     ALIGNED,
+    MIDDLE,
     add_cube,
     beyond_reach,
     free_yaw,
@@ -35,14 +39,13 @@ from sim.tasks.stack_cube import (
     CUBE_HIGH,
     CUBE_LOW,
     HALF,
-    Q_START,
     WORKSPACE_HIGH,
     WORKSPACE_LOW,
     YAW,
 )
 from sim.tasks.task import (
     Intent,
-    Observed,
+    ObservationTerm,
     Reward,
     Start,
     Task,
@@ -70,15 +73,15 @@ _TEXT = text_field(about="which cube to pick up, in words")
 _WORDS = encode(INSTRUCTIONS, _TEXT.shape[0])
 
 
-def _scene() -> mujoco.MjSpec:
-    spec = arm_scene("pick_by_name", timestep=0.005)
+def _scene(robot: Robot) -> mujoco.MjSpec:
+    spec = arm_scene("pick_by_name", robot, timestep=0.005)
     for number, (name, rgba) in enumerate(COLOURS.items()):
         add_cube(spec, name, HALF, rgba=rgba, position=(0.5, 0.15 - 0.1 * number, HALF))
     return spec
 
 
-def _reset(rng: np.random.Generator, start: Start) -> None:
-    start_posture(rng, start, Q_START)
+def _reset(q_start: np.ndarray, rng: np.random.Generator, start: Start) -> None:
+    start_posture(rng, start, q_start)
     start.goal[0] = rng.integers(len(NAMES))
     places: list[np.ndarray] = []
     while len(places) < len(NAMES):
@@ -151,7 +154,7 @@ def _others(name: str) -> Sequence[str]:
     return [other for other in NAMES if other != name]
 
 
-def _seen(name: str) -> Observed:
+def _seen(name: str) -> ObservationTerm:
     """A cube as it looks from the hand, wherever on the table it is."""
     spec = FieldSpec(
         shape=(5,),
@@ -159,7 +162,7 @@ def _seen(name: str) -> Observed:
         frame="base",
         about=f"from the grasp point to the {name} cube's centre; cosine, sine of four times its yaw less the hand's",
     )
-    return Observed(
+    return ObservationTerm(
         spec,
         lambda v: np.concatenate(
             [v.position(name) - v.grasp_position, quarter_turns(v, name)], axis=1
@@ -167,32 +170,36 @@ def _seen(name: str) -> Observed:
     )
 
 
-TASK = Task(
-    name="pick_by_name",
-    scene=_scene,
-    reset=_reset,
-    observations={
-        **proprioception(),
-        **{f"{name}_cube": _seen(name) for name in NAMES},
-        "instruction": Observed(_TEXT, lambda v: _WORDS[_named(v)]),
-    },
-    rewards={
-        "reach": Reward(0.25, _reach),
-        "grasp": Reward(0.25, lambda v: _held(v).astype(float)),
-        "lift": Reward(0.25, _raised),
-        "there": Reward(0.25, lambda v: _success(v).astype(float)),
-    },
-    success=_success,
-    failure=_failure,
-    expert=_expert,
-    info={"mistaken": _mistaken},
-    goal_size=1,
-    actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
-    q_posture=Q_START,
-    max_steps=100,
-    ranges=(
-        Range(what="mass", names=NAMES, low=0.5, high=2.0),
-        Range(what="friction", names=(*NAMES, "finger_*"), low=0.7, high=1.3),
-        *ARM_AND_CAMERAS,
-    ),
-)
+def task(robot: Robot) -> Task:
+    """States the task for `robot`; the hand begins over the table's middle, pointing down."""
+    q_start = upright_posture(robot, MIDDLE, 0.0)
+    return Task(
+        name="pick_by_name",
+        robot=robot,
+        scene=partial(_scene, robot),
+        reset=partial(_reset, q_start),
+        q_posture=q_start,
+        observations={
+            **proprioception(robot),
+            **{f"{name}_cube": _seen(name) for name in NAMES},
+            "instruction": ObservationTerm(_TEXT, lambda v: _WORDS[_named(v)]),
+        },
+        rewards={
+            "reach": Reward(0.25, _reach),
+            "grasp": Reward(0.25, lambda v: _held(v).astype(float)),
+            "lift": Reward(0.25, _raised),
+            "there": Reward(0.25, lambda v: _success(v).astype(float)),
+        },
+        success=_success,
+        failure=_failure,
+        expert=_expert,
+        info={"mistaken": _mistaken},
+        goal_size=1,
+        actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
+        max_steps=100,
+        ranges=(
+            Range(what="mass", names=NAMES, low=0.5, high=2.0),
+            Range(what="friction", names=(*NAMES, "finger_*"), low=0.7, high=1.3),
+            *ARM_AND_CAMERAS,
+        ),
+    )

@@ -6,11 +6,12 @@ there."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robots.franka.fr3 import Q_HOME
+from robots.franka.robot import Robot
 from robots.spec import FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
@@ -18,7 +19,7 @@ from sim.scene.view import View, yaw_quaternion
 from sim.tasks.grasping import add_cube, held, pick_up, quarter_turn_yaw, quarter_turns
 from sim.tasks.task import (
     Intent,
-    Observed,
+    ObservationTerm,
     Reward,
     Start,
     Task,
@@ -43,10 +44,10 @@ STILL = 0.1
 """Cube speed that counts as standing [m/s]."""
 
 
-def _scene() -> mujoco.MjSpec:
+def _scene(robot: Robot) -> mujoco.MjSpec:
     import mujoco
 
-    spec = arm_scene("pick_cube", timestep=0.005)
+    spec = arm_scene("pick_cube", robot, timestep=0.005)
     add_cube(spec, "cube", HALF, rgba=(0.80, 0.28, 0.24, 1.0))
     goal = spec.worldbody.add_body(name="goal", mocap=True)
     goal.add_geom(
@@ -60,7 +61,7 @@ def _scene() -> mujoco.MjSpec:
 
 
 def _reset(rng: np.random.Generator, start: Start) -> None:
-    start_posture(rng, start, Q_HOME)
+    start_posture(rng, start, start.layout.robot.q_home)
     start.place(
         "cube",
         [*rng.uniform(CUBE_LOW, CUBE_HIGH), HALF],
@@ -105,36 +106,33 @@ def _expert(view: View) -> Intent:
     )
 
 
-TASK = Task(
-    name="pick_cube",
-    scene=_scene,
-    reset=_reset,
-    observations={
-        **proprioception(),
+def _observations(robot: Robot) -> dict[str, ObservationTerm]:
+    return {
+        **proprioception(robot),
         **body("cube"),
-        "cube_turn": Observed(
+        "cube_turn": ObservationTerm(
             FieldSpec(
                 shape=(2,),
                 about="cosine, sine of four times the cube's yaw less the hand's: alike for all sides",
             ),
             lambda v: quarter_turns(v, "cube"),
         ),
-        "goal": Observed(
+        "goal": ObservationTerm(
             FieldSpec(shape=(3,), unit="m", frame="base", about="where to hold it"),
             lambda v: v.goal,
         ),
         # What the task looks like from the hand, wherever on the table it is.
-        "hand_turn": Observed(
+        "hand_turn": ObservationTerm(
             FieldSpec(shape=(3,), unit="rad", frame="base", about="rotation vector of the hand"),
             lambda v: v.grasp_pose[:, 3:],
         ),
-        "hand_velocity": Observed(
+        "hand_velocity": ObservationTerm(
             FieldSpec(
                 shape=(3,), unit="m/s", frame="base", about="linear velocity of the grasp point"
             ),
             lambda v: v.grasp_velocity[:, :3],
         ),
-        "cube_offset": Observed(
+        "cube_offset": ObservationTerm(
             FieldSpec(
                 shape=(3,),
                 unit="m",
@@ -143,27 +141,38 @@ TASK = Task(
             ),
             lambda v: v.position("cube") - v.grasp_position,
         ),
-        "goal_offset": Observed(
+        "goal_offset": ObservationTerm(
             FieldSpec(
                 shape=(3,), unit="m", frame="base", about="from the cube's centre to the goal"
             ),
             lambda v: v.goal - v.position("cube"),
         ),
-    },
-    rewards={
-        "reach": Reward(0.25, lambda v: near(_to_cube(v), 0.1)),
-        "grasp": Reward(0.25, lambda v: _held(v).astype(float)),
-        "bring": Reward(0.25, lambda v: near(_to_goal(v), 0.2) * _held(v)),
-        "there": Reward(0.25, lambda v: _success(v).astype(float)),
-    },
-    success=_success,
-    failure=_fallen,
-    expert=_expert,
-    goal_size=3,
-    max_steps=100,
-    ranges=(
-        Range(what="mass", names=("cube",), low=0.5, high=2.0),
-        Range(what="friction", names=("cube", "finger_*"), low=0.7, high=1.3),
-        *ARM_AND_CAMERAS,
-    ),
-)
+    }
+
+
+def task(robot: Robot) -> Task:
+    """States the task for `robot`."""
+    return Task(
+        name="pick_cube",
+        robot=robot,
+        scene=partial(_scene, robot),
+        reset=_reset,
+        q_posture=robot.q_home,
+        observations=_observations(robot),
+        rewards={
+            "reach": Reward(0.25, lambda v: near(_to_cube(v), 0.1)),
+            "grasp": Reward(0.25, lambda v: _held(v).astype(float)),
+            "bring": Reward(0.25, lambda v: near(_to_goal(v), 0.2) * _held(v)),
+            "there": Reward(0.25, lambda v: _success(v).astype(float)),
+        },
+        success=_success,
+        failure=_fallen,
+        expert=_expert,
+        goal_size=3,
+        max_steps=100,
+        ranges=(
+            Range(what="mass", names=("cube",), low=0.5, high=2.0),
+            Range(what="friction", names=("cube", "finger_*"), low=0.7, high=1.3),
+            *ARM_AND_CAMERAS,
+        ),
+    )

@@ -5,20 +5,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from robots.control.actions import CartesianDelta
-from robots.franka.fr3 import Q_HOME
+from robots.franka.robot import Robot
 from robots.spec import FieldSpec
 from sim.scene.randomize import Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
 from sim.tasks.task import (
-    OPEN,
     Intent,
-    Observed,
+    ObservationTerm,
     Reward,
     Start,
     Task,
@@ -36,12 +36,19 @@ TOLERANCE = 0.015
 """Distance that counts as there [m]."""
 STILL = 0.05
 """Speed that counts as standing [m/s]."""
+RANGES = (
+    Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
+    Range(what="delay", low=0.0, high=0.03),
+    Range(what="camera", names=("front",), low=-0.03, high=0.03),
+    Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
+)
+"""Domain randomisation."""
 
 
-def _scene() -> mujoco.MjSpec:
+def _scene(robot: Robot) -> mujoco.MjSpec:
     import mujoco
 
-    spec = arm_scene("reach", timestep=0.005)
+    spec = arm_scene("reach", robot, timestep=0.005)
     goal = spec.worldbody.add_body(name="goal", mocap=True)
     goal.add_geom(
         type=mujoco.mjtGeom.mjGEOM_SPHERE,
@@ -54,7 +61,7 @@ def _scene() -> mujoco.MjSpec:
 
 
 def _reset(rng: np.random.Generator, start: Start) -> None:
-    start_posture(rng, start, Q_HOME, spread=0.1)
+    start_posture(rng, start, start.layout.robot.q_home, spread=0.1)
     start.goal[:] = rng.uniform(GOAL_LOW, GOAL_HIGH)
 
 
@@ -71,33 +78,32 @@ def _success(view: View) -> np.ndarray:
 def _expert(view: View) -> Intent:
     pose = np.zeros((view.n, 6))
     pose[:, :3] = view.goal
-    return Intent(pose=pose, width=np.full(view.n, OPEN))
+    return Intent(pose=pose, width=np.full(view.n, view.width_max))
 
 
-TASK = Task(
-    name="reach",
-    scene=_scene,
-    reset=_reset,
-    observations={
-        **proprioception(use_gripper=False),
-        "goal": Observed(
-            FieldSpec(shape=(3,), unit="m", frame="base", about="where to go"), lambda v: v.goal
-        ),
-    },
-    rewards={
-        "near": Reward(0.5, lambda v: near(_distance(v), 0.1)),
-        "there": Reward(0.5, lambda v: _success(v).astype(float)),
-    },
-    success=_success,
-    expert=_expert,
-    goal_size=3,
-    actions=CartesianDelta(axes=("x", "y", "z")),
-    use_gripper=False,
-    max_steps=60,
-    ranges=(
-        Range(what="gain", names=("impedance_*",), low=0.7, high=1.3),
-        Range(what="delay", low=0.0, high=0.03),
-        Range(what="camera", names=("front",), low=-0.03, high=0.03),
-        Range(what="light", names=("key", "fill"), low=0.6, high=1.4),
-    ),
-)
+def task(robot: Robot) -> Task:
+    """States the task for `robot`."""
+    return Task(
+        name="reach",
+        robot=robot,
+        scene=partial(_scene, robot),
+        reset=_reset,
+        q_posture=robot.q_home,
+        observations={
+            **proprioception(robot, use_gripper=False),
+            "goal": ObservationTerm(
+                FieldSpec(shape=(3,), unit="m", frame="base", about="where to go"), lambda v: v.goal
+            ),
+        },
+        rewards={
+            "near": Reward(0.5, lambda v: near(_distance(v), 0.1)),
+            "there": Reward(0.5, lambda v: _success(v).astype(float)),
+        },
+        success=_success,
+        expert=_expert,
+        goal_size=3,
+        actions=CartesianDelta(axes=("x", "y", "z")),
+        use_gripper=False,
+        max_steps=60,
+        ranges=RANGES,
+    )

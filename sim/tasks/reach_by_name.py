@@ -11,23 +11,22 @@ the episode.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from robots.control.actions import CartesianDelta
-from robots.franka.fr3 import Q_HOME
+from robots.franka.robot import Robot
 from robots.language.text import encode, text_field
 from robots.spec import FieldSpec
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
 from sim.tasks.pick_by_name import COLOURS, NAMES
-from sim.tasks.reach import GOAL_HIGH, GOAL_LOW, STILL, TOLERANCE
-from sim.tasks.reach import TASK as REACH
+from sim.tasks.reach import GOAL_HIGH, GOAL_LOW, RANGES, STILL, TOLERANCE
 from sim.tasks.task import (
-    OPEN,
     Intent,
-    Observed,
+    ObservationTerm,
     Reward,
     Start,
     Task,
@@ -49,10 +48,10 @@ _TEXT = text_field(about="which marker to reach, in words")
 _WORDS = encode(INSTRUCTIONS, _TEXT.shape[0])
 
 
-def _scene() -> mujoco.MjSpec:
+def _scene(robot: Robot) -> mujoco.MjSpec:
     import mujoco
 
-    spec = arm_scene("reach_by_name", timestep=0.005)
+    spec = arm_scene("reach_by_name", robot, timestep=0.005)
     for name, rgba in COLOURS.items():
         marker = spec.worldbody.add_body(name=name, mocap=True)
         marker.add_geom(
@@ -66,7 +65,7 @@ def _scene() -> mujoco.MjSpec:
 
 
 def _reset(rng: np.random.Generator, start: Start) -> None:
-    start_posture(rng, start, Q_HOME, spread=0.1)
+    start_posture(rng, start, start.layout.robot.q_home, spread=0.1)
     places: list[np.ndarray] = []
     while len(places) < len(NAMES):
         place = rng.uniform(GOAL_LOW, GOAL_HIGH)
@@ -114,36 +113,40 @@ def _distance(view: View) -> np.ndarray:
 def _expert(view: View) -> Intent:
     pose = np.zeros((view.n, 6))
     pose[:, :3] = _place(view)
-    return Intent(pose=pose, width=np.full(view.n, OPEN))
+    return Intent(pose=pose, width=np.full(view.n, view.width_max))
 
 
-def _seen(number: int) -> Observed:
+def _seen(number: int) -> ObservationTerm:
     """A marker as it looks from the fingertips."""
     about = f"from the grasp point to the {NAMES[number]} marker"
     spec = FieldSpec(shape=(3,), unit="m", frame="base", about=about)
-    return Observed(spec, lambda v: _markers(v)[:, number] - v.grasp_position)
+    return ObservationTerm(spec, lambda v: _markers(v)[:, number] - v.grasp_position)
 
 
-TASK = Task(
-    name="reach_by_name",
-    scene=_scene,
-    reset=_reset,
-    observations={
-        **proprioception(use_gripper=False),
-        **{f"{name}_marker": _seen(number) for number, name in enumerate(NAMES)},
-        "instruction": Observed(_TEXT, lambda v: _WORDS[_named(v)]),
-    },
-    rewards={
-        "near": Reward(0.5, lambda v: near(_distance(v), 0.1)),
-        "there": Reward(0.5, lambda v: _success(v).astype(float)),
-    },
-    success=_success,
-    failure=_mistaken,
-    expert=_expert,
-    info={"mistaken": lambda v: _mistaken(v).astype(float)},
-    goal_size=_PLACES + 1,
-    actions=CartesianDelta(axes=("x", "y", "z")),
-    use_gripper=False,
-    max_steps=60,
-    ranges=REACH.ranges,
-)
+def task(robot: Robot) -> Task:
+    """States the task for `robot`."""
+    return Task(
+        name="reach_by_name",
+        robot=robot,
+        scene=partial(_scene, robot),
+        reset=_reset,
+        q_posture=robot.q_home,
+        observations={
+            **proprioception(robot, use_gripper=False),
+            **{f"{name}_marker": _seen(number) for number, name in enumerate(NAMES)},
+            "instruction": ObservationTerm(_TEXT, lambda v: _WORDS[_named(v)]),
+        },
+        rewards={
+            "near": Reward(0.5, lambda v: near(_distance(v), 0.1)),
+            "there": Reward(0.5, lambda v: _success(v).astype(float)),
+        },
+        success=_success,
+        failure=_mistaken,
+        expert=_expert,
+        info={"mistaken": lambda v: _mistaken(v).astype(float)},
+        goal_size=_PLACES + 1,
+        actions=CartesianDelta(axes=("x", "y", "z")),
+        use_gripper=False,
+        max_steps=60,
+        ranges=RANGES,
+    )

@@ -9,11 +9,13 @@ there; across it is 15 mm instead of 33. The starting area is that of `pick_cube
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from robots.control.actions import CartesianDelta
+from robots.franka.robot import Robot
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
@@ -21,7 +23,6 @@ from sim.tasks.fixture import upright_posture
 from sim.tasks.grasping import ALIGNED, MIDDLE, add_cube, beyond_reach, free_yaw, held, pick_up
 from sim.tasks.task import (
     CLOSED,
-    OPEN,
     Intent,
     Reward,
     Start,
@@ -39,9 +40,6 @@ HALF = 0.02
 """Half a cube's edge [m]."""
 CUBE_LOW, CUBE_HIGH = np.array([0.38, -0.18]), np.array([0.62, 0.18])
 """(2,) corners of the area where the cubes' centres lie at the start [m], base."""
-Q_START = upright_posture(MIDDLE, 0.0)
-"""(7,) the arm before the start's noise [rad]: the hand over the middle of the workspace, pointing
-down."""
 WORKSPACE_LOW, WORKSPACE_HIGH = (0.32, -0.28, 0.005), (0.66, 0.28, 0.40)
 """Where the hand may go [m]. Nearer to the base the arm is folded up, and farther away stretched
 out."""
@@ -65,15 +63,15 @@ CLEARANCE = 0.05
 """Free height under what is carried across the other cube [m]."""
 
 
-def _scene() -> mujoco.MjSpec:
-    spec = arm_scene("stack_cube", timestep=0.005)
+def _scene(robot: Robot) -> mujoco.MjSpec:
+    spec = arm_scene("stack_cube", robot, timestep=0.005)
     add_cube(spec, "red", HALF, rgba=(0.80, 0.28, 0.24, 1.0), position=(0.5, -0.1, HALF))
     add_cube(spec, "green", HALF, rgba=(0.30, 0.62, 0.34, 1.0), position=(0.5, 0.1, HALF))
     return spec
 
 
-def _reset(rng: np.random.Generator, start: Start) -> None:
-    start_posture(rng, start, Q_START)
+def _reset(q_start: np.ndarray, rng: np.random.Generator, start: Start) -> None:
+    start_posture(rng, start, q_start)
     red = green = rng.uniform(CUBE_LOW, CUBE_HIGH)
     while np.linalg.norm(red - green) < APART:
         red = rng.uniform(CUBE_LOW, CUBE_HIGH)
@@ -155,35 +153,39 @@ def _expert(view: View) -> Intent:
     holding, stacked = _held(view), _stacked(view)
     pose, width = grasp.pose.copy(), grasp.width.copy()
     pose[holding, :3] = _place(view)[holding]
-    width[holding] = np.where(_tilted(view), OPEN, CLOSED)[holding]
+    width[holding] = np.where(_tilted(view), view.width_max, CLOSED)[holding]
     # Once stacked: let go where the hand is, then rise.
-    pose[stacked, :3], width[stacked] = view.grasp_position[stacked], OPEN
+    pose[stacked, :3], width[stacked] = view.grasp_position[stacked], view.width_max
     pose[stacked & ~holding, 2] += CLEARANCE
     down = holding & (_level(view) < ALIGNED) & (_offset(view)[:, 2] < 0.03)
     return Intent(pose=pose, width=width, speed=np.where(down, 0.25, 1.0))
 
 
-TASK = Task(
-    name="stack_cube",
-    scene=_scene,
-    reset=_reset,
-    observations={**proprioception(), **body("red"), **body("green")},
-    rewards={
-        "reach": Reward(0.2, _reach),
-        "grasp": Reward(0.2, lambda v: (_held(v) | _stacked(v)).astype(float)),
-        "bring": Reward(0.2, _bring),
-        "stack": Reward(0.2, lambda v: _stacked(v).astype(float)),
-        "there": Reward(0.2, lambda v: _success(v).astype(float)),
-    },
-    success=_success,
-    failure=_failure,
-    expert=_expert,
-    actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
-    q_posture=Q_START,
-    max_steps=150,
-    ranges=(
-        Range(what="mass", names=("red", "green"), low=0.5, high=2.0),
-        Range(what="friction", names=("red", "green", "finger_*"), low=0.7, high=1.3),
-        *ARM_AND_CAMERAS,
-    ),
-)
+def task(robot: Robot) -> Task:
+    """States the task for `robot`; the hand begins over the table's middle, pointing down."""
+    q_start = upright_posture(robot, MIDDLE, 0.0)
+    return Task(
+        name="stack_cube",
+        robot=robot,
+        scene=partial(_scene, robot),
+        reset=partial(_reset, q_start),
+        q_posture=q_start,
+        observations={**proprioception(robot), **body("red"), **body("green")},
+        rewards={
+            "reach": Reward(0.2, _reach),
+            "grasp": Reward(0.2, lambda v: (_held(v) | _stacked(v)).astype(float)),
+            "bring": Reward(0.2, _bring),
+            "stack": Reward(0.2, lambda v: _stacked(v).astype(float)),
+            "there": Reward(0.2, lambda v: _success(v).astype(float)),
+        },
+        success=_success,
+        failure=_failure,
+        expert=_expert,
+        actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
+        max_steps=150,
+        ranges=(
+            Range(what="mass", names=("red", "green"), low=0.5, high=2.0),
+            Range(what="friction", names=("red", "green", "finger_*"), low=0.7, high=1.3),
+            *ARM_AND_CAMERAS,
+        ),
+    )

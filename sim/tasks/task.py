@@ -1,5 +1,8 @@
-"""How a task on the FR3 is stated: a scene, a start, and small terms that read the state of N
-worlds."""
+"""States a task for a robot: a scene, a start, and small terms that read the state of N
+environments.
+
+Every module of a task has a function `task(robot)` that states it.
+"""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -15,21 +18,20 @@ import numpy as np
 from robots.control.actions import CartesianDelta, PdTarget
 from robots.control.impedance import ImpedanceGains
 from robots.errors import HandoffError
-from robots.franka import gripper
-from robots.franka.fr3 import Q_HOME
+from robots.franka.robot import Robot
 from robots.interfaces import Observation
 from robots.spec import FieldSpec
 from sim.scene.randomize import Range
-from sim.scene.view import Layout, View
+from sim.scene.view import FREE_JOINT, Layout, View
 
 if TYPE_CHECKING:
     import mujoco
 
-OPEN, CLOSED = gripper.WIDTH_MAX, 0.0
-"""Opening of the hand [m]."""
+CLOSED = 0.0
+"""Opening of a closed hand [m]; that of an open one is `robot.gripper.width_max`."""
 
 
-class Observed(NamedTuple):
+class ObservationTerm(NamedTuple):
     """One observation field."""
 
     spec: FieldSpec
@@ -62,32 +64,34 @@ class Start:
     def __init__(self, layout: Layout, qpos: np.ndarray, goal: np.ndarray) -> None:
         """Writes into `qpos` (nq,), which holds the model's own start, and `goal` (G,), which holds
         zeros."""
-        self._layout, self.qpos, self.goal = layout, qpos, goal
+        self.layout, self.qpos, self.goal = layout, qpos, goal
         self.grip = 0.0
         """How much further than the fingers stand the hand is told to close [m]: it then holds what
         lies between."""
 
     def arm(self, q: np.ndarray) -> None:
-        """Joint positions (7,) [rad]."""
-        self.qpos[:7] = q
+        """Joint positions (J,) [rad]."""
+        self.qpos[: self.layout.robot.num_joints] = q
 
     def fingers(self, width: float) -> None:
         """Opening of the hand [m]."""
         for name in ("finger_left", "finger_right"):
-            self.qpos[self._layout.qpos[name]] = width / 2
+            self.qpos[self.layout.qpos[name]] = width / 2
 
     def place(
         self, name: str, position: np.ndarray | list[float], quaternion: np.ndarray | None = None
     ) -> None:
         """Puts the body with the free joint `name` at `position` (3,) [m], base, turned by
         `quaternion` (wxyz)."""
-        a = self._layout.qpos[name]
+        a = self.layout.qpos[name]
         self.qpos[a : a + 3] = position
-        self.qpos[a + 3 : a + 7] = [1.0, 0.0, 0.0, 0.0] if quaternion is None else quaternion
+        self.qpos[a + 3 : a + FREE_JOINT] = (
+            [1.0, 0.0, 0.0, 0.0] if quaternion is None else quaternion
+        )
 
     def joint(self, name: str, value: float) -> None:
         """Position of a hinge or slide joint [rad or m]."""
-        self.qpos[self._layout.qpos[name]] = value
+        self.qpos[self.layout.qpos[name]] = value
 
 
 def never(view: View) -> np.ndarray:
@@ -101,12 +105,16 @@ class Task:
     arguments."""
 
     name: str
+    robot: Robot
+    """The arm; it carries its own gripper unless the scene mounts another tool."""
     scene: Callable[[], mujoco.MjSpec]
     """The scene without a controller; bodies with free joints are found by the joint's name. Mocap
     bodies are drawn where the first entries of the world's goal say, three for each of them."""
     reset: Callable[[np.random.Generator, Start], None]
     """Draws one start."""
-    observations: Mapping[str, Observed]
+    q_posture: np.ndarray
+    """(J,) posture to which the redundant arm tends [rad]."""
+    observations: Mapping[str, ObservationTerm]
     rewards: Mapping[str, Reward]
     """Dense reward: the weighted sum of these."""
     success: Callable[[View], np.ndarray]
@@ -132,9 +140,7 @@ class Task:
     """Time limit [control periods]."""
     ranges: tuple[Range, ...] = ()
     """Domain randomisation, when asked for."""
-    q_posture: np.ndarray = field(default_factory=lambda: Q_HOME.copy())
-    """(7,) posture of the redundant arm [rad]."""
-    layout: Callable[[mujoco.MjModel], Layout] = Layout
+    layout: Callable[[mujoco.MjModel, Robot], Layout] = Layout
     thing: Callable[[View], np.ndarray] | None = None
     """(N, 3) where a hand would go to handle a part that does not lie free [m], base: play is drawn
     there. None: to where the expert is going."""
@@ -173,14 +179,17 @@ def at_rate(task: Task, rate_hz: float) -> Task:
     return replace(task, rate_hz=rate_hz, max_steps=round(task.max_steps / longer), actions=slowed)
 
 
-def proprioception(use_gripper: bool = True) -> dict[str, Observed]:
+def proprioception(robot: Robot, use_gripper: bool = True) -> dict[str, ObservationTerm]:
     """What the arm knows of itself: joints, the frame "grasp", its target and the hand."""
+    joints = (robot.num_joints,)
     fields = {
-        "q": Observed(FieldSpec(shape=(7,), unit="rad", about="joint positions"), lambda v: v.q),
-        "dq": Observed(
-            FieldSpec(shape=(7,), unit="rad/s", about="joint velocities"), lambda v: v.dq
+        "q": ObservationTerm(
+            FieldSpec(shape=joints, unit="rad", about="joint positions"), lambda v: v.q
         ),
-        "grasp_pose": Observed(
+        "dq": ObservationTerm(
+            FieldSpec(shape=joints, unit="rad/s", about="joint velocities"), lambda v: v.dq
+        ),
+        "grasp_pose": ObservationTerm(
             FieldSpec(
                 shape=(6,),
                 unit="m, rad",
@@ -198,26 +207,26 @@ def proprioception(use_gripper: bool = True) -> dict[str, Observed]:
     )
     # Without it the same picture of the arm has different futures: an action moves the target, not
     # the arm.
-    fields["target_offset"] = Observed(ahead, lambda v: v.target_offset)
+    fields["target_offset"] = ObservationTerm(ahead, lambda v: v.target_offset)
     if use_gripper:
         width = FieldSpec(shape=(1,), unit="m", about="opening of the hand")
-        fields["width"] = Observed(width, lambda v: v.width[:, None])
+        fields["width"] = ObservationTerm(width, lambda v: v.width[:, None])
         told = FieldSpec(
             shape=(1,),
             unit="m",
             about="opening that the hand was last told, less than `width` while closing",
         )
-        fields["width_target"] = Observed(told, lambda v: v.target[:, -1:])
+        fields["width_target"] = ObservationTerm(told, lambda v: v.target[:, -1:])
     return fields
 
 
-def body(name: str) -> dict[str, Observed]:
+def body(name: str) -> dict[str, ObservationTerm]:
     """Position and orientation of the body with the free joint `name`."""
     position = FieldSpec(shape=(3,), unit="m", frame="base", about=f"position of {name}")
     quaternion = FieldSpec(shape=(4,), frame="base", about=f"orientation of {name}, wxyz, w >= 0")
     return {
-        f"{name}_position": Observed(position, lambda v: v.position(name)),
-        f"{name}_quaternion": Observed(quaternion, lambda v: _same_half(v.quaternion(name))),
+        f"{name}_position": ObservationTerm(position, lambda v: v.position(name)),
+        f"{name}_quaternion": ObservationTerm(quaternion, lambda v: _same_half(v.quaternion(name))),
     }
 
 
@@ -233,6 +242,6 @@ def near(distance: np.ndarray, scale: float) -> np.ndarray:
 def start_posture(
     rng: np.random.Generator, start: Start, q: np.ndarray, spread: float = 0.02
 ) -> None:
-    """Arm at `q` (7,) with uniform noise of `spread` [rad] per joint, hand open."""
-    start.arm(q + rng.uniform(-spread, spread, 7))
-    start.fingers(OPEN)
+    """Arm at `q` (J,) with uniform noise of `spread` [rad] per joint, hand open."""
+    start.arm(q + rng.uniform(-spread, spread, len(q)))
+    start.fingers(start.layout.robot.gripper.width_max)

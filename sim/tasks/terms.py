@@ -1,7 +1,7 @@
-"""What a task tells and what an action asks of the arm: pure functions of arrays of N rows.
+"""Computes rewards, observations and references of tasks by pure functions of arrays of N rows.
 
 On the host NumPy runs them. Where worlds stay on a device, torch.compile traces the same functions
-into that device's (`sim.device.fr3`). Hence here, in `View` and in a task's terms: no branch on a
+into that device's (`sim.device.arm`). Hence here, in `View` and in a task's terms: no branch on a
 value, no loop over rows, no array whose size depends on a value.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 from robots.control.actions import CartesianDelta, JointDelta, JointTarget, gripper_target
 from robots.control.impedance import posture_target
 from robots.errors import HandoffError
+from robots.franka.robot import Robot
 from sim.scene.view import View
 from sim.tasks.task import Task
 
@@ -22,7 +23,7 @@ SPEED_LIMIT = 1000.0
 targets, the roughest there are, no joint or body of any task was seen at a tenth of it."""
 
 
-class Told(NamedTuple):
+class TaskOutput(NamedTuple):
     """What N worlds show and are worth at present; each array has N rows."""
 
     observation: dict[str, np.ndarray]
@@ -33,7 +34,7 @@ class Told(NamedTuple):
     info: dict[str, np.ndarray]
 
 
-def told(task: Task, view: View, sparse: bool) -> Told:
+def told(task: Task, view: View, sparse: bool) -> TaskOutput:
     """Reads all terms of `task`; the reward is 1 where solved if `sparse`, else the weighted sum of
     its terms."""
     success = task.success(view)
@@ -51,7 +52,7 @@ def told(task: Task, view: View, sparse: bool) -> Told:
         info |= parts
     # Numbers can explode and be finite for long: such a world has no reward, which a guard sees.
     reward = np.where(np.abs(view.qvel).max(axis=1) <= SPEED_LIMIT, reward, np.nan)
-    return Told(observation, reward, success, task.failure(view), info)
+    return TaskOutput(observation, reward, success, task.failure(view), info)
 
 
 def next_target(
@@ -61,6 +62,7 @@ def next_target(
     width: np.ndarray | None,
     action: np.ndarray,
     period: float,
+    robot: Robot,
 ) -> np.ndarray:
     """The controller's targets after an action.
 
@@ -71,21 +73,24 @@ def next_target(
         width: (M,) opening of the hand [m]; None where actions have no entry for it.
         action: (M, A).
         period: until the next action [s].
+        robot: its limits bound the targets.
 
     Raises:
         HandoffError: an action space of another kind.
     """
     arm = action if width is None else action[:, :-1]
-    if isinstance(space, CartesianDelta | JointDelta):
+    if isinstance(space, CartesianDelta):
         moved = space.target(target[:, :-1], measured, arm)
+    elif isinstance(space, JointDelta):
+        moved = space.target(target[:, :-1], measured, arm, robot.limits)
     elif isinstance(space, JointTarget):
-        moved = space.target(target[:, :-1], measured, arm, period)
+        moved = space.target(target[:, :-1], measured, arm, period, robot.limits)
     else:
         raise HandoffError(f"actions: {type(space).__name__} moves an agent, not the arm's target.")
     hand = (
         target[:, -1]
         if width is None
-        else gripper_target(target[:, -1], width, action[:, -1], period)
+        else gripper_target(target[:, -1], width, action[:, -1], period, robot.gripper)
     )
     return np.concatenate([moved, hand[:, None]], axis=1)
 
@@ -97,9 +102,9 @@ def control(
 
     Args:
         target: (M, K + 1), the arm's K and last the hand's.
-        jacobian: (M, 6, 7) where targets are poses, for the posture; None where they are joints.
-        q: (M, 7) joint positions [rad].
-        posture: (7,) to which the redundant arm tends [rad].
+        jacobian: (M, 6, J) where targets are poses, for the posture; None where they are joints.
+        q: (M, J) joint positions [rad].
+        posture: (J,) to which the redundant arm tends [rad].
         hand: whether there is one.
     """
     parts = [target[:, :-1]]

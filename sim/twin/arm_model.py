@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from robots.franka.fr3 import MODEL_XML, TAU_MAX
+from robots.franka.robot import Robot
 from sim.twin.urdf import urdf_of_arm
 
 STIFFNESS = 900.0
@@ -18,25 +18,26 @@ DAMPING = 60.0
 
 
 class ArmModel:
-    """Inverse dynamics and Jacobian of the bare arm.
+    """Inverse dynamics and Jacobian of the bare arm, which has J joints.
 
     The end effector is not part of it: it shows up as a small tracking error in joint motions.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, robot: Robot) -> None:
         import mujoco
 
         self._mujoco = mujoco
-        self._model = mujoco.MjModel.from_xml_path(str(MODEL_XML))
-        self.urdf = urdf_of_arm(self._model).encode()
+        self._model = mujoco.MjModel.from_xml_path(str(robot.model_xml))
+        self.urdf = urdf_of_arm(self._model, robot).encode()
         """What `GetRobotModel` answers."""
         # Commanded torques exclude gravity, so the inverse dynamics must not contain it.
         self._model.opt.gravity[:] = 0.0
         self._model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONSTRAINT
         self._data = mujoco.MjData(self._model)
-        self._last_body = self._model.body("fr3_link7").id
-        self._flange = self._model.site("fr3_flange").id
-        self._jacobian = np.zeros((6, 7))
+        self._last_body = self._model.body(robot.link_names[-1]).id
+        self._flange = self._model.site(robot.flange_name).id
+        self._jacobian = np.zeros((6, robot.num_joints))
+        self._tau_max = robot.limits.tau_max
 
     def tracking_torque(self, q: np.ndarray, dq: np.ndarray, reference: np.ndarray) -> np.ndarray:
         """Computed-torque tracking with critically damped error dynamics (natural frequency 30
@@ -46,18 +47,18 @@ class ArmModel:
         not change it.
 
         Args:
-            q: (7,) measured [rad].
-            dq: (7,) measured [rad/s].
-            reference: (3, 7) position [rad], velocity [rad/s] and acceleration [rad/s^2].
+            q: (J,) measured [rad].
+            dq: (J,) measured [rad/s].
+            reference: (3, J) position [rad], velocity [rad/s] and acceleration [rad/s^2].
 
         Returns:
-            (7,) joint torque without gravity [Nm], within the limits.
+            (J,) joint torque without gravity [Nm], within the limits.
         """
         data = self._data
         data.qpos[:], data.qvel[:] = q, dq
         data.qacc[:] = reference[2] + STIFFNESS * (reference[0] - q) + DAMPING * (reference[1] - dq)
         self._mujoco.mj_inverse(self._model, data)
-        return np.clip(data.qfrc_inverse, -TAU_MAX, TAU_MAX)
+        return np.clip(data.qfrc_inverse, -self._tau_max, self._tau_max)
 
     def external_wrench(
         self, q: np.ndarray, tau_ext: np.ndarray, flange_p_k: np.ndarray
@@ -66,8 +67,8 @@ class ArmModel:
         `J^T F = tau`.
 
         Args:
-            q: (7,) [rad].
-            tau_ext: (7,) [Nm].
+            q: (J,) [rad].
+            tau_ext: (J,) [Nm].
             flange_p_k: (3,) the point in the flange frame [m].
 
         Returns:

@@ -1,4 +1,4 @@
-"""An FR3 with a tool in a MuJoCo scene, as a world for the FCI twin: joint torques in, 1 ms at a
+"""A robot with a tool in a MuJoCo scene, as a world for the FCI twin: joint torques in, 1 ms at a
 time."""
 
 # The compiled mujoco module has no type stubs.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.errors import HandoffError
+from robots.franka.robot import Robot
 from sim.twin.world import Hand
 
 if TYPE_CHECKING:
@@ -21,34 +22,37 @@ if TYPE_CHECKING:
 class ArmWorld:
     """Implements `sim.twin.world.World` but for placing things; deterministic in its calls.
 
-    The model's first seven joints and actuators are the arm's, and its physics step is 1 ms.
+    The model's first joints and actuators are the arm's, and its physics step is 1 ms. J is the
+    number of the arm's joints.
     """
 
-    def __init__(self, name: str, model: mujoco.MjModel, tool: str, tip: str) -> None:
+    def __init__(self, name: str, model: mujoco.MjModel, robot: Robot, tool: str, tip: str) -> None:
         """Wraps a scene.
 
         Args:
             name: said in errors.
             model: of the scene.
+            robot: the arm.
             tool: the body at the flange that, with all that it carries, is the end effector.
             tip: the site that is the end effector's frame, with the flange's axes.
         """
         import mujoco
 
-        self.name, self.model = name, model
+        self.name, self.model, self.robot = name, model, robot
         self.data = data = mujoco.MjData(model)
         self._step1, self._step2 = mujoco.mj_step1, mujoco.mj_step2
-        self._q, self._dq, self._ctrl = data.qpos[:7], data.qvel[:7], data.ctrl[:7]
+        joints = slice(robot.num_joints)
+        self._q, self._dq, self._ctrl = data.qpos[joints], data.qvel[joints], data.ctrl[joints]
         self._qvel = data.qvel
-        self._tau_J, self._tau_ext = data.qfrc_actuator[:7], data.qfrc_constraint[:7]
+        self._tau_J, self._tau_ext = data.qfrc_actuator[joints], data.qfrc_constraint[joints]
         self._tip_position, self._tip_axes = data.site(tip).xpos, data.site(tip).xmat
         self.flange_T_ee = np.eye(4)
         mujoco.mj_kinematics(model, data)
-        flange = data.site("fr3_flange")
+        flange = data.site(robot.flange_name)
         self.flange_T_ee[:3, 3] = np.round(
             flange.xmat.reshape(3, 3).T @ (self._tip_position - flange.xpos), 12
         )
-        self.ee_mass, self.ee_com, self.ee_inertia = _inertials(model, data, tool)
+        self.ee_mass, self.ee_com, self.ee_inertia = _inertials(model, data, robot, tool)
 
     @property
     def hand(self) -> Hand | None:
@@ -62,22 +66,22 @@ class ArmWorld:
 
     @property
     def q(self) -> np.ndarray:
-        """(7,) joint positions [rad]; a view."""
+        """(J,) joint positions [rad]; a view."""
         return self._q
 
     @property
     def dq(self) -> np.ndarray:
-        """(7,) joint velocities [rad/s]; a view."""
+        """(J,) joint velocities [rad/s]; a view."""
         return self._dq
 
     @property
     def tau_J(self) -> np.ndarray:
-        """(7,) joint torques of the last step, gravity included [Nm]; a view."""
+        """(J,) joint torques of the last step, gravity included [Nm]; a view."""
         return self._tau_J
 
     @property
     def tau_ext(self) -> np.ndarray:
-        """(7,) J^T F of the contact forces on the arm in the last step [Nm]; a view.
+        """(J,) J^T F of the contact forces on the arm in the last step [Nm]; a view.
 
         MuJoCo's constraint force, exact rather than estimated. At a joint limit it includes the
         stop's torque.
@@ -93,7 +97,7 @@ class ArmWorld:
         return pose
 
     def step(self, tau: np.ndarray) -> None:
-        """Advances 1 ms under torques `tau` (7,) [Nm] without gravity, clipped to the joints'
+        """Advances 1 ms under torques `tau` (J,) [Nm] without gravity, clipped to the joints'
         limits.
 
         Raises:
@@ -101,7 +105,7 @@ class ArmWorld:
         """
         if not isfinite(tau.sum()):
             raise HandoffError(
-                f"{self.name}: torque command {tau.tolist()} Nm at {self.data.time:.3f} s, expected 7 finite values. "
+                f"{self.name}: torque command {tau.tolist()} Nm at {self.data.time:.3f} s, expected finite values. "
                 "Did the controller divide by zero?"
             )
         self._ctrl[:] = tau
@@ -117,7 +121,7 @@ class ArmWorld:
 
 
 def _inertials(
-    model: mujoco.MjModel, data: mujoco.MjData, tool: str
+    model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, tool: str
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Mass [kg], centre of mass (3,) [m] and inertia about it (3, 3) [kg m^2] of the body `tool`
     with all that it carries, where `data` has it, in flange axes from the flange."""
@@ -126,7 +130,7 @@ def _inertials(
     for body in range(min(carried) + 1, model.nbody):
         if int(model.body_parentid[body]) in carried:
             carried.add(body)
-    site = data.site("fr3_flange")
+    site = data.site(robot.flange_name)
     axes, origin = site.xmat.reshape(3, 3), site.xpos
     mass, moment, about_flange = 0.0, np.zeros(3), np.zeros((3, 3))
     for body in sorted(carried):

@@ -5,10 +5,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from robots.franka.fr3 import DQ_MAX, Q_MAX, Q_MIN
+from robots.errors import HandoffError
 from sim.twin import checks
 from sim.twin.arm_model import ArmModel
-from sim.twin.protocol import N_ERRORS, Controller, ErrorBit, Generator, MoveStatus, RobotMode
+from sim.twin.protocol import (
+    JOINTS,
+    N_ERRORS,
+    Controller,
+    ErrorBit,
+    Generator,
+    MoveStatus,
+    RobotMode,
+)
 from sim.twin.world import World
 
 SUCCESS_WINDOW = 100
@@ -24,8 +32,19 @@ class ControlUnit:
     """
 
     def __init__(self, world: World) -> None:
-        self.world = world
-        self.arm = ArmModel()
+        """Takes control of the world's robot.
+
+        Raises:
+            HandoffError: it has another number of joints than the network protocol speaks of.
+        """
+        joints = world.robot.num_joints
+        if joints != JOINTS:
+            raise HandoffError(
+                f"twin: {world.robot.name} has {joints} joints, the FCI protocol speaks of {JOINTS}. Is it another "
+                "maker's arm?"
+            )
+        self.world, self._limits = world, world.robot.limits
+        self.arm = ArmModel(world.robot)
         self.robot_mode = RobotMode.IDLE
         self.controller = Controller.OTHER
         self.generator = Generator.IDLE
@@ -35,20 +54,21 @@ class ControlUnit:
         """(command id, status) of Move requests, to be sent after the next state."""
         self.answered = False
         """Whether the running motion has had its first command."""
-        self.reference = np.zeros((3, 7))
+        self.reference = np.zeros((3, joints))
         """Desired joint position [rad], velocity [rad/s], acceleration [rad/s^2]."""
-        self.tau_d = np.zeros(7)
+        self.tau_d = np.zeros(joints)
         """Commanded joint torque without gravity [Nm]."""
         self.tau_J_before = world.tau_J.copy()
         """Joint torque with gravity one cycle ago [Nm]."""
         self.F_ext = np.zeros(6)
         """Estimated external wrench at K in base axes [N, Nm]."""
-        self.tau_ext_max = np.full(7, 20.0)
+        self.tau_ext_max = np.full(joints, 20.0)
         self.F_ext_max = np.full(6, 30.0)
         self.m_load, self.F_x_Cload, self.I_load = 0.0, np.zeros(3), np.zeros((3, 3))
         self.NE_T_EE, self.EE_T_K = np.eye(4), np.eye(4)
         self.lost_packets = 0
-        self._watched, self._highest, self._lowest = np.zeros(27), np.zeros(27), np.zeros(27)
+        # Positions, velocities and external torques of the joints, then the wrench.
+        self._watched, self._highest, self._lowest = np.zeros((3, 3 * joints + 6))
         self._motion_id = -1
         self._lost_in_row = 0
         self._received = bytearray(b"\x01") * SUCCESS_WINDOW
@@ -78,8 +98,9 @@ class ControlUnit:
         self.answered = False
         self._motion_id, self._lost_in_row = motion_id, 0
         self._received[:] = b"\x01" * SUCCESS_WINDOW
-        self._highest = np.concatenate([Q_MAX, DQ_MAX, self.tau_ext_max, self.F_ext_max])
-        self._lowest = np.concatenate([Q_MIN, -DQ_MAX, -self.tau_ext_max, -self.F_ext_max])
+        limits, outer = self._limits, (self.tau_ext_max, self.F_ext_max)
+        self._highest = np.concatenate([limits.q_max, limits.dq_max, *outer])
+        self._lowest = np.concatenate([limits.q_min, -limits.dq_max, *(-part for part in outer)])
 
     def end(self, status: MoveStatus, robot_mode: RobotMode = RobotMode.IDLE) -> None:
         """Closes the motion, if one is open, with the final answer to its request."""
@@ -140,7 +161,7 @@ class ControlUnit:
             error = self._follow(command, first)
         if error is None and self.controller is Controller.EXTERNAL:
             tau = command["tau_J_d"][0].copy()
-            error = checks.check_torque(tau, self.tau_d)
+            error = checks.check_torque(self._limits, tau, self.tau_d)
             if error is None:
                 self.tau_d = tau
         if error is not None:
@@ -149,7 +170,7 @@ class ControlUnit:
             self._finish()
 
     def _follow(self, command: np.ndarray, first: bool) -> ErrorBit | None:
-        old, new = self.reference, np.empty((3, 7))
+        old, new = self.reference, np.empty_like(self.reference)
         if self.generator is Generator.JOINT_POSITION:
             new[0] = command["q_c"][0]
             if first and (error := checks.check_start(new[0], old[0])) is not None:
@@ -159,7 +180,7 @@ class ControlUnit:
             new[1] = command["dq_c"][0]
             new[0] = old[0] + checks.PERIOD * new[1]
         new[2] = (new[1] - old[1]) / checks.PERIOD
-        error = checks.check_joint_reference(new, old)
+        error = checks.check_joint_reference(self._limits, new, old)
         if error is None:
             self.reference = new
         return error
@@ -167,7 +188,8 @@ class ControlUnit:
     def _finish(self) -> None:
         position, velocity = self.reference[0].copy(), self.reference[1]
         follows = self.generator is not Generator.NONE
-        if follows and (np.abs(velocity) > checks.TOLERANCE * checks.PERIOD * checks.DDQ_MAX).any():
+        slowest = checks.TOLERANCE * checks.PERIOD * self._limits.ddq_max
+        if follows and (np.abs(velocity) > slowest).any():
             self.trip(ErrorBit.COMMANDED_VELOCITY_DISCONTINUITY)
             return
         self.end(MoveStatus.SUCCESS)
@@ -205,17 +227,16 @@ class ControlUnit:
 
     def _watch(self) -> None:
         world, watched = self.world, self._watched
-        watched[:7], watched[7:14], watched[14:21], watched[21:] = (
-            world.q,
-            world.dq,
-            world.tau_ext,
-            self.F_ext,
-        )
+        joints = len(world.q)
+        watched[:joints] = world.q
+        watched[joints : 2 * joints] = world.dq
+        watched[2 * joints : 3 * joints] = world.tau_ext
+        watched[3 * joints :] = self.F_ext
         # One comparison for all limits: this runs every millisecond, finding out which one gave way
         # does not.
         if ((watched <= self._highest) & (watched >= self._lowest)).all():
             return
-        error = checks.check_measured(world.q, world.dq)
+        error = checks.check_measured(self._limits, world.q, world.dq)
         if error is None:
             error = checks.check_contact(
                 world.tau_ext, self.F_ext, self.tau_ext_max, self.F_ext_max

@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from robots.franka.gripper import FORCE_CONTINUOUS, SPEED_MAX, WIDTH_MAX
+from robots.franka.robot import Gripper
 from sim.scene.scene import GRIPPER_STIFFNESS
 from sim.twin.checks import PERIOD
 from sim.twin.link import Request, Service
@@ -34,8 +34,8 @@ REACHED = 0.001
 LEAD_MARGIN = 0.001
 """By so much more than the force needs the servo's target may lie ahead of the fingers [m];
 ours."""
-HOMING_SPEED = 0.05
-"""Half of what the hand can do [m/s]; ours."""
+HOMING_SHARE = 0.5
+"""Share of the gripper's highest speed at which it is homed; ours."""
 STILL_TICKS = 50
 """The fingers rest when for so many ticks they have moved less than a tenth of what they would at
 their speed; ours."""
@@ -69,8 +69,9 @@ class HandUnit:
     last for seconds.
     """
 
-    def __init__(self, hand: Hand) -> None:
-        self.hand = hand
+    def __init__(self, hand: Hand, gripper: Gripper) -> None:
+        """Begins where the fingers of `hand` are; `gripper` has its limits."""
+        self.hand, self._limits = hand, gripper
         self.is_grasped = False
         """Whether the last action was a grasp that succeeded and the thing is still there."""
         self.actions = 0
@@ -91,7 +92,7 @@ class HandUnit:
 
     def act(self, command: HandCommand, command_id: int, values: tuple[float, ...]) -> None:
         """Begins an action, or answers FAIL: another one runs, or a value is outside what
-        `robots.franka.gripper` allows.
+        the gripper's limits allow.
 
         Args:
             command: HOMING, GRASP or MOVE.
@@ -99,14 +100,14 @@ class HandUnit:
             values: those of `protocol.HAND_PAYLOAD`, SI units.
         """
         self.actions += 1
-        if self.running or not _valid(command, values):
+        if self.running or not _valid(command, values, self._limits):
             self.replies.append((command, command_id, HandStatus.FAIL))
             return
         opening = target = self.hand.width
         match command:
             case HandCommand.MOVE:
                 width, speed = values
-                courses = [Course(width, speed, FORCE_CONTINUOUS)]
+                courses = [Course(width, speed, self._limits.force_max)]
                 window = width - REACHED, width + REACHED
             case HandCommand.GRASP:
                 width, inner, outer, speed, force = values
@@ -118,7 +119,8 @@ class HandUnit:
                     end, target = -inf, min(self._target, opening)
                 courses, window = [Course(end, speed, force)], (width - inner, width + outer)
             case _:
-                courses = [Course(end, HOMING_SPEED, FORCE_CONTINUOUS) for end in (0.0, WIDTH_MAX)]
+                speed, force = HOMING_SHARE * self._limits.speed_max, self._limits.force_max
+                courses = [Course(end, speed, force) for end in (0.0, self._limits.width_max)]
                 window = -inf, inf
         self._action, self._courses, self._window = (command, command_id), courses, window
         self._target, self.is_grasped = target, False
@@ -156,7 +158,8 @@ class HandUnit:
             self._mark, self._still_ticks = opening, 0
         else:
             self._still_ticks += 1
-        step = PERIOD * (SPEED_MAX if self._still_ticks >= STILL_TICKS else course.speed)
+        rests = self._still_ticks >= STILL_TICKS
+        step = PERIOD * (self._limits.speed_max if rests else course.speed)
         # A finger's servo is off by half of what the opening is. A target further ahead would press
         # no harder, and the release would wait for its return.
         leash = 2.0 * course.force / GRIPPER_STIFFNESS + LEAD_MARGIN
@@ -185,9 +188,9 @@ class HandUnit:
         self._action = None
 
     def _hold(self, opening: float) -> None:
-        self._courses = [Course(opening, SPEED_MAX, FORCE_CONTINUOUS)]
+        self._courses = [Course(opening, self._limits.speed_max, self._limits.force_max)]
         self._target = opening
-        self.hand.press(opening, FORCE_CONTINUOUS)
+        self.hand.press(opening, self._limits.force_max)
 
     def _begin_course(self, opening: float) -> None:
         self._mark, self._still_ticks, self._arrived = opening, 0, False
@@ -200,13 +203,19 @@ class HandServer:
     """Serves one hand on TCP port 1338 to one client at a time, with states at 100 Hz of wall
     time."""
 
-    def __init__(self, host: str, hand: Hand) -> None:
+    def __init__(self, host: str, hand: Hand, gripper: Gripper) -> None:
         """Binds the hand's ports on `host`.
+
+        Args:
+            host: address.
+            hand: of the world.
+            gripper: its limits.
 
         Raises:
             HandoffError: the port is in use, or `host` is no address of this computer.
         """
-        self.hand, self.unit = hand, HandUnit(hand)
+        self.hand, self.unit = hand, HandUnit(hand, gripper)
+        self._width_max = gripper.width_max
         self.link = Service(host, HAND_PORT, HAND_HEADER)
         self.due = 0.0
         """When the next state goes out, on the clock of `time.perf_counter` [s]."""
@@ -242,7 +251,11 @@ class HandServer:
         # The client takes this number for a time that only grows.
         self._message_id = (self._message_id + 1) % 2**32
         state = HAND_STATE.pack(
-            self._message_id, self.hand.width, WIDTH_MAX, self.unit.is_grasped, TEMPERATURE
+            self._message_id,
+            self.hand.width,
+            self._width_max,
+            self.unit.is_grasped,
+            TEMPERATURE,
         )
         self.link.send_state(state)
 
@@ -285,20 +298,22 @@ class HandServer:
         self.link.reply(hand_response(command, command_id, status, payload))
 
 
-def _valid(command: HandCommand, values: tuple[float, ...]) -> bool:
+def _valid(command: HandCommand, values: tuple[float, ...], gripper: Gripper) -> bool:
     """Whether the hand would begin this action."""
     if not all(isfinite(value) for value in values):
         return False
     match command:
         case HandCommand.MOVE:
             width, speed = values
-            force = FORCE_CONTINUOUS
+            force = gripper.force_max
         case HandCommand.GRASP:
             width, _, _, speed, force = values
         case _:
             return True
     return (
-        0.0 <= width <= WIDTH_MAX and 0.0 < speed <= SPEED_MAX and 0.0 < force <= FORCE_CONTINUOUS
+        0.0 <= width <= gripper.width_max
+        and 0.0 < speed <= gripper.speed_max
+        and 0.0 < force <= gripper.force_max
     )
 
 

@@ -144,6 +144,9 @@ PAYLOAD: dict[Command, struct.Struct] = {
 """What follows the header of each request."""
 
 
+JOINTS = 7
+"""Joints of a robot that speaks this protocol: the messages have room for so many numbers."""
+
 STATE = np.dtype(
     [
         ("message_id", "<u8"),
@@ -161,19 +164,19 @@ STATE = np.dtype(
         ("F_x_Cload", "<f4", 3),
         ("elbow", "<f4", 2),
         ("elbow_d", "<f4", 2),
-        ("tau_J", "<f4", 7),
-        ("tau_J_d", "<f4", 7),
-        ("dtau_J", "<f4", 7),
-        ("q", "<f4", 7),
-        ("q_d", "<f4", 7),
-        ("dq", "<f4", 7),
-        ("dq_d", "<f4", 7),
-        ("ddq_d", "<f4", 7),
-        ("joint_contact", "<f4", 7),
+        ("tau_J", "<f4", JOINTS),
+        ("tau_J_d", "<f4", JOINTS),
+        ("dtau_J", "<f4", JOINTS),
+        ("q", "<f4", JOINTS),
+        ("q_d", "<f4", JOINTS),
+        ("dq", "<f4", JOINTS),
+        ("dq_d", "<f4", JOINTS),
+        ("ddq_d", "<f4", JOINTS),
+        ("joint_contact", "<f4", JOINTS),
         ("cartesian_contact", "<f4", 6),
-        ("joint_collision", "<f4", 7),
+        ("joint_collision", "<f4", JOINTS),
         ("cartesian_collision", "<f4", 6),
-        ("tau_ext_hat_filtered", "<f4", 7),
+        ("tau_ext_hat_filtered", "<f4", JOINTS),
         ("O_F_ext_hat_K", "<f4", 6),
         ("K_F_ext_hat_K", "<f4", 6),
         ("O_dP_EE_d", "<f4", 6),
@@ -184,8 +187,8 @@ STATE = np.dtype(
         ("O_T_EE_c", "<f4", 16),
         ("O_dP_EE_c", "<f4", 6),
         ("O_ddP_EE_c", "<f4", 6),
-        ("theta", "<f4", 7),
-        ("dtheta", "<f4", 7),
+        ("theta", "<f4", JOINTS),
+        ("dtheta", "<f4", JOINTS),
         ("accelerometer_top", "<f4", (6, 3)),
         ("accelerometer_bottom", "<f4", (6, 3)),
         ("motion_generator_mode", "u1"),
@@ -202,14 +205,14 @@ STATE = np.dtype(
 COMMAND = np.dtype(
     [
         ("message_id", "<u8"),
-        ("q_c", "<f8", 7),
-        ("dq_c", "<f8", 7),
+        ("q_c", "<f8", JOINTS),
+        ("dq_c", "<f8", JOINTS),
         ("O_T_EE_c", "<f8", 16),
         ("O_dP_EE_c", "<f8", 6),
         ("elbow_c", "<f8", 2),
         ("valid_elbow", "u1"),
         ("motion_generation_finished", "u1"),
-        ("tau_J_d", "<f8", 7),
+        ("tau_J_d", "<f8", JOINTS),
         ("torque_command_finished", "u1"),
     ]
 )

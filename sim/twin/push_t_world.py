@@ -1,4 +1,4 @@
-"""The push-T table as a world for the FCI twin: FR3 torques in, block and pusher positions out."""
+"""The push-T table as a world for the FCI twin: torques in, block and pusher positions out."""
 
 # The compiled mujoco module has no type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from robots.franka import find_robot
 from robots.franka.kinematics import inverse_kinematics
+from sim.scene.view import FREE_JOINT
 from sim.tasks.push_t.geometry import (
     BASE_R_BOARD,
     Q_BOARD_CENTRE,
@@ -26,11 +28,15 @@ SETTLE_STEPS = 100
 class PushTWorld(ArmWorld):
     """The arm with a pusher instead of a hand, and the block."""
 
-    def __init__(self) -> None:
-        super().__init__("push-T world", build_scene(), "pusher", "pusher_tip")
+    def __init__(self, robot: str = "fr3") -> None:
+        """Builds the scene; `robot` names the arm, since a `Robot` would be another object in the
+        twin's process."""
+        arm = find_robot(robot)
+        super().__init__("push-T world", build_scene(arm), arm, "pusher", "pusher_tip")
         data = self.data
         self._tee_position, self._tee_axes = data.body("tee").xpos, data.body("tee").xmat
-        self._tee_qpos = slice(*(self.model.joint("tee_free").qposadr[0] + np.array([0, 7])))
+        tee = int(self.model.joint("tee_free").qposadr[0])
+        self._tee_qpos = slice(tee, tee + FREE_JOINT)
         self.reset(np.array([0.256, 0.400]), np.array([0.256, 0.300, 0.0]))
 
     def reset(
@@ -43,7 +49,7 @@ class PushTWorld(ArmWorld):
             agent: (2,) [m], board. Where the pusher would stand in the block it is moved out by the
                 shortest way.
             block_pose: (3,) x, y [m], angle [rad], board.
-            q: (7,) joint positions [rad] instead of those found by inverse kinematics.
+            q: (J,) joint positions [rad] instead of those found by inverse kinematics.
 
         Returns:
             (2,) the agent's position as placed [m], board.
@@ -54,12 +60,13 @@ class PushTWorld(ArmWorld):
         import mujoco
 
         if q is None:
-            q = inverse_kinematics(flange_target(clear_of_tee(agent, block_pose)), Q_BOARD_CENTRE)
+            target = flange_target(clear_of_tee(agent, block_pose))
+            q = inverse_kinematics(self.robot, target, Q_BOARD_CENTRE)
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[self._tee_qpos] = base_pose_of_tee(block_pose)
         self._q[:] = q
         self._step1(self.model, self.data)
-        still = np.zeros(7)
+        still = np.zeros(self.robot.num_joints)
         for _ in range(SETTLE_STEPS):
             self.step(still)
         self._q[:] = q

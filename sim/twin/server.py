@@ -1,10 +1,10 @@
 """The twin's main loop: when time passes, and who hears of it.
 
-Lockstep clock. The world advances only while ticks are granted or while running freely. Two things
-need wall time but no world time, so that a client can connect, read states and begin motions
-although nothing is granted: at rest the robot streams states at 1 kHz with the world frozen, and
-when a motion begins it sends states until the first command arrives. The robot's clock
-(`message_id`) counts both these states and the ticks; the twin's own clock counts ticks.
+Lockstep clock. The world advances only while ticks are granted. Two things need wall time but no
+world time, so that a client can connect, read states and begin motions although nothing is granted:
+at rest the robot streams states at 1 kHz with the world frozen, and when a motion begins it sends
+states until the first command arrives. The robot's clock (`message_id`) counts both these states
+and the ticks; the twin's own clock counts ticks.
 
 Real clock. One tick per millisecond of wall time; after a stall the clock slips instead of sending
 a burst.
@@ -69,11 +69,14 @@ class Server:
             patience: wall time until a command counts as lost, lockstep only [s].
             log: ticks of motion that `recorded` keeps.
         """
-        self.link, self.world, self.hand, self.pipe = link, world, hand, pipe
+        self.link = link
+        self.world = world
+        self.hand = hand
+        self.pipe = pipe
         self.unit = ControlUnit(world)
         self.state = StateWriter(self.unit)
-        self.lockstep, self.patience = lockstep, patience
-        self.free = not lockstep
+        self.lockstep = lockstep
+        self.patience = patience
         self.ticks = 0
         self.granted = 0
         self.profile = dict.fromkeys(
@@ -134,7 +137,7 @@ class Server:
         if self._inviting():
             return self._invite_first_command(now)
         if unit.moving:
-            if self.free or self.granted:
+            if self.granted:
                 self._tick()
                 return True
             if now >= self._next_send:
@@ -335,9 +338,6 @@ class Server:
                 self.granted, self._grant_question = arguments[0], self._question
                 if not self.granted:
                     self._reply(self.ticks)
-            case "free":
-                self.free = arguments[0] or not self.lockstep
-                self._reply(self.ticks)
             case "await_motion":
                 self._awaiting_until = time.perf_counter() + arguments[0]
                 self._await_question = self._question

@@ -1,5 +1,5 @@
-"""The table of an FR3 task as a world for the FCI twin: the arm with its hand under joint torques,
-and what lies there.
+"""The table of a task as a world for the FCI twin: the arm with its hand under joint torques, and
+what lies there.
 
 It is the scene of the task's simulated worlds, begun by the same seeds. What differs is the arm: no
 impedance law in the engine but torques from outside, and a physics step of 1 ms.
@@ -16,8 +16,6 @@ import numpy as np
 
 from robots.control.actions import CartesianDelta
 from robots.errors import HandoffError
-from robots.franka import gripper
-from robots.franka.fr3 import JOINT_NAMES, TAU_MAX
 from robots.interfaces import Observation
 from sim.make import find_task
 from sim.scene.scene import FINGER_JOINTS, GRIP_FORCE, add_gripper
@@ -41,20 +39,26 @@ OWN = (
 """Fields that the robot's side knows of arm and hand; a tracker of things does not tell them."""
 STEP = 0.001
 """[s]."""
+POSE_TARGETS = 6 + 1
+"""Columns of `View.target` where targets are poses: the pose and the hand's opening."""
 
 
 class TaskWorld(ArmWorld):
     """An arm with a hand, and the things of one task."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, robot: str = "fr3") -> None:
         """Builds the scene of the task called `name`.
+
+        Args:
+            name: of the task.
+            robot: name of the arm, since a `Robot` would be another object in the twin's process.
 
         Raises:
             HandoffError: there is none, or its arm carries another tool than a hand.
         """
-        self.task = task = find_task(name)
-        super().__init__(f"{name} world", _model(task), "hand", "tool_tip")
-        self._layout = task.layout(self.model)
+        self.task = task = find_task(name, robot=robot)
+        super().__init__(f"{name} world", _model(task), task.robot, "hand", "tool_tip")
+        self._layout = task.layout(self.model, task.robot)
         self._goal = np.zeros(task.goal_size)
         self._hand = MujocoHand(self)
         self.reset(0)
@@ -98,7 +102,7 @@ class TaskWorld(ArmWorld):
     def _view(self) -> View:
         # The twin knows nothing of targets; who reads them here reads nothing that could pass for
         # one.
-        target = np.full((1, 7), np.nan)
+        target = np.full((1, POSE_TARGETS), np.nan)
         return View(
             self._layout, self.data.qpos[None], self.data.qvel[None], target, self._goal[None]
         )
@@ -137,7 +141,8 @@ def _model(task: Task) -> mujoco.MjModel:
         )
     spec = task.scene()
     spec.option.timestep = STEP
-    for joint, most in zip(JOINT_NAMES, TAU_MAX, strict=True):
+    robot = task.robot
+    for joint, most in zip(robot.joint_names, robot.limits.tau_max, strict=True):
         spec.add_actuator(
             name=f"torque_{joint}",
             trntype=mujoco.mjtTrn.mjTRN_JOINT,
@@ -149,7 +154,8 @@ def _model(task: Task) -> mujoco.MjModel:
         # At the engine's default fingers that grasp nothing with 40 N would pass their stops by 14
         # mm.
         spec.joint(joint).solref_limit = [2.0 * STEP, 1.0]
-    flange = np.array(spec.site("fr3_flange").pos)
-    tip = flange + np.array([0.0, 0.0, gripper.TCP_OFFSET])
-    spec.body("fr3_link7").add_site(name="tool_tip", pos=tip, size=[0.002] * 3, rgba=[0] * 4)
+    flange = np.array(spec.site(robot.flange_name).pos)
+    tip = flange + np.array([0.0, 0.0, robot.gripper.tcp_offset])
+    last = spec.body(robot.link_names[-1])
+    last.add_site(name="tool_tip", pos=tip, size=[0.002] * 3, rgba=[0] * 4)
     return spec.compile()

@@ -1,4 +1,4 @@
-"""The twin: a simulated FR3 in its own process, reached as a robot over the network and steered
+"""The twin: a simulated arm in its own process, reached as a robot over the network and steered
 through a pipe."""
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ class Twin:
 
     def __init__(self, settings: TwinConfig, process: BaseProcess, pipe: Connection) -> None:
         self.host = settings.host
-        self._process, self._pipe = process, pipe
-        self._now, self._question = 0.0, 0
+        self._process = process
+        self._pipe = pipe
+        self._now = 0.0
+        self._question = 0
 
     def now(self) -> float:
         """World time since the start, as of the last call [s].
@@ -72,19 +74,6 @@ class Twin:
             )
         self._now = self._ask("grant", ticks) * PERIOD
         return self._now
-
-    @contextmanager
-    def free_run(self) -> Iterator[None]:
-        """Inside, motions run as fast as the client answers; for blocking moves and for
-        `join_motion`.
-
-        At rest the world still stands, so what happens in it does not depend on wall time.
-        """
-        self._now = self._ask("free", True) * PERIOD
-        try:
-            yield
-        finally:
-            self._now = self._ask("free", False) * PERIOD
 
     def wait_for_motion(self, timeout: float = 5.0) -> None:
         """Waits until the motion that the client is beginning has sent its first command; no world
@@ -241,7 +230,9 @@ def _serve(settings: TwinConfig, make_world: Callable[[], World], pipe: Connecti
     try:
         link = Link(settings.host)
         world = make_world()
-        hand = None if world.hand is None else HandServer(settings.host, world.hand)
+        gripper, hand = world.robot.gripper, None
+        if world.hand is not None:
+            hand = HandServer(settings.host, world.hand, gripper)
         server = Server(
             link,
             world,

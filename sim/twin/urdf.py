@@ -15,34 +15,41 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robots.franka import fr3
+from robots.franka.robot import Robot
 
 if TYPE_CHECKING:
     import mujoco
 
 
-def urdf_of_arm(model: mujoco.MjModel) -> str:
-    """The arm `fr3_link0` .. `fr3_link7` of a compiled model, with the flange as `link8`.
+FREE_DECELERATION = 1e6
+"""`deceleration_limit` of a robot whose velocity limit does not depend on the position [rad/s^2]:
+with an offset of 0 the formula then gives the highest velocity up to 1e-5 rad before the stop."""
+
+
+def urdf_of_arm(model: mujoco.MjModel, robot: Robot) -> str:
+    """The links of `robot` in a compiled model, with the flange as one more, `link8` of an arm with
+    seven joints.
 
     Kinematics and inertial figures are those of the model; velocity, effort and position-dependent
-    velocity limits are those of `robots.franka.fr3`. Rotor inertia and damping have no place in the
-    client's model and are left out.
+    velocity limits are the robot's. Rotor inertia and damping have no place in the client's model
+    and are left out.
     """
-    parts = ['<?xml version="1.0"?>\n<robot name="fr3">', _link(model, 0)]
-    for number in range(1, 8):
-        parts += [_link(model, number), _joint(model, number)]
-    flange = model.site("fr3_flange")
+    last = robot.num_joints
+    parts = [f'<?xml version="1.0"?>\n<robot name="{robot.name}">', _link(model, robot, 0)]
+    for number in range(1, last + 1):
+        parts += [_link(model, robot, number), _joint(model, robot, number)]
+    flange = model.site(robot.flange_name)
     parts += [
-        '<link name="link8"/>',
-        '<joint name="flange" type="fixed"><parent link="link7"/><child link="link8"/>'
+        f'<link name="link{last + 1}"/>',
+        f'<joint name="flange" type="fixed"><parent link="link{last}"/><child link="link{last + 1}"/>'
         f"{_origin(flange.pos, flange.quat)}</joint>",
         "</robot>\n",
     ]
     return "\n".join(parts)
 
 
-def _link(model: mujoco.MjModel, number: int) -> str:
-    body = model.body(f"fr3_link{number}")
+def _link(model: mujoco.MjModel, robot: Robot, number: int) -> str:
+    body = model.body(robot.link_names[number])
     R = _matrix(body.iquat)
     inertia = R @ np.diag(body.inertia) @ R.T
     entries = " ".join(
@@ -55,22 +62,25 @@ def _link(model: mujoco.MjModel, number: int) -> str:
     )
 
 
-def _joint(model: mujoco.MjModel, number: int) -> str:
-    body, i = model.body(f"fr3_link{number}"), number - 1
-    low, high = model.joint(fr3.JOINT_NAMES[i]).range
+def _joint(model: mujoco.MjModel, robot: Robot, number: int) -> str:
+    body, i = model.body(robot.link_names[number]), number - 1
+    low, high = model.joint(robot.joint_names[i]).range
+    limits = robot.limits
+    offset = 0.0 if limits.dq_offset is None else limits.dq_offset[i]
+    deceleration = FREE_DECELERATION if limits.ddq_dec is None else limits.ddq_dec[i]
     return (
         f'<joint name="joint{number}" type="revolute"><parent link="link{i}"/><child link="link{number}"/>'
         f'{_origin(body.pos, body.quat)}<axis xyz="0 0 1"/>'
-        f'<limit lower="{low:.17g}" upper="{high:.17g}" velocity="{fr3.DQ_MAX[i]:.17g}" '
-        f'effort="{fr3.TAU_MAX[i]:.17g}"/>'
-        f'<position_based_velocity_limits velocity_offset="{fr3.DQ_OFFSET[i]:.17g}" '
-        f'deceleration_limit="{fr3.DDQ_DEC[i]:.17g}"/></joint>'
+        f'<limit lower="{low:.17g}" upper="{high:.17g}" velocity="{limits.dq_max[i]:.17g}" '
+        f'effort="{limits.tau_max[i]:.17g}"/>'
+        f'<position_based_velocity_limits velocity_offset="{offset:.17g}" '
+        f'deceleration_limit="{deceleration:.17g}"/></joint>'
     )
 
 
 def _origin(position: np.ndarray, quaternion: np.ndarray) -> str:
     R = _matrix(quaternion)
-    # Fixed-axis roll, pitch, yaw; no FR3 frame has a pitch of a right angle.
+    # Fixed-axis roll, pitch, yaw; no frame of a Franka arm has a pitch of a right angle.
     rpy = (
         np.arctan2(R[2, 1], R[2, 2]),
         np.arctan2(-R[2, 0], np.hypot(R[2, 1], R[2, 2])),

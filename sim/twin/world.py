@@ -1,10 +1,12 @@
-"""What the FCI twin needs from a simulated arm, and from the hand it may carry."""
+"""Defines what the twin needs from a simulated arm, and from the gripper it may carry."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 import numpy as np
+
+from robots.franka.robot import Robot
 
 
 class Hand(Protocol):
@@ -26,13 +28,15 @@ class Hand(Protocol):
 
 
 class World(Protocol):
-    """An FR3 with a tool in some surroundings, advanced 1 ms at a time.
+    """A robot with a tool in some surroundings, advanced 1 ms at a time. J is its number of joints.
 
     The arrays are the world's own buffers, overwritten by the next `step`: copy what must last. A
     task adds methods of its own (`reset`, object poses), which the twin calls by name between
     steps.
     """
 
+    robot: Robot
+    """The arm."""
     ee_mass: float
     """Mass of the end effector [kg]; the world compensates its gravity, as the robot does once it
     is configured."""
@@ -56,22 +60,22 @@ class World(Protocol):
 
     @property
     def q(self) -> np.ndarray:
-        """(7,) joint positions [rad]."""
+        """(J,) joint positions [rad]."""
         ...
 
     @property
     def dq(self) -> np.ndarray:
-        """(7,) joint velocities [rad/s]."""
+        """(J,) joint velocities [rad/s]."""
         ...
 
     @property
     def tau_J(self) -> np.ndarray:
-        """(7,) joint torques of the last step [Nm], gravity included (libfranka's `tau_J`)."""
+        """(J,) joint torques of the last step [Nm], gravity included (libfranka's `tau_J`)."""
         ...
 
     @property
     def tau_ext(self) -> np.ndarray:
-        """(7,) joint torques J^T F [Nm] of the forces that the surroundings exerted on the arm in
+        """(J,) joint torques J^T F [Nm] of the forces that the surroundings exerted on the arm in
         the last step."""
         ...
 
@@ -81,7 +85,7 @@ class World(Protocol):
         ...
 
     def step(self, tau: np.ndarray) -> None:
-        """Advances exactly 1 ms under joint torques `tau` (7,) [Nm] that exclude gravity
+        """Advances exactly 1 ms under joint torques `tau` (J,) [Nm] that exclude gravity
         (libfranka's convention).
 
         Raises:

@@ -129,8 +129,8 @@ Collect = Callable[[Learner, np.random.Generator], Steps]
 
 
 def collector(bed: Bed, person: Person | None = None) -> Collect:
-    """What `policies.rl.off_policy.online.learn` collects with: one step in every world, by the
-    learner or the person."""
+    """What `policies.rl.off_policy.online.learn_online` collects with: one step in every world, by
+    the learner or the person."""
 
     def collect(learner: Learner, draw: np.random.Generator) -> Steps:
         proposed_NA = learner.act(bed.observe(), draw)

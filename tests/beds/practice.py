@@ -18,7 +18,7 @@ See = Callable[[np.ndarray], Tensor]
 
 
 class BedWorlds:
-    """Implements `policies.rl.collection.interfaces.DecisionWorlds`.
+    """Implements `policies.rl.collection.interfaces.RolloutEnv`.
 
     Args:
         bed: N worlds.
@@ -34,17 +34,17 @@ class BedWorlds:
         self._see, self._discount, self._cost = see, discount, cost
 
     def begin(self) -> None:
-        """See `DecisionWorlds.begin`."""
+        """See `RolloutEnv.begin`."""
         for row in range(self.num_envs):
             self.bed.steps[row] = 0
             self.bed.start(row, self.bed.rngs[row])
 
     def seen(self) -> Tensor:
-        """See `DecisionWorlds.seen`."""
+        """See `RolloutEnv.seen`."""
         return self._see(self.bed.observe())
 
     def step(self, decision: Tensor) -> Decided:
-        """See `DecisionWorlds.step`: (N, A), or chunks (N, 1, A) of one."""
+        """See `RolloutEnv.step`: (N, A), or chunks (N, 1, A) of one."""
         outcome = self.bed.step(decision.reshape(self.num_envs, -1).numpy())
         reward_N = torch.from_numpy(outcome.reward.astype(np.float32))
         return Decided(

@@ -39,9 +39,9 @@ from typing import Any
 
 import numpy as np
 
-from real.console.arbiter import Mode
-from real.console.client import Line
-from real.console.process import Open, open_console
+from real.console.client import ConsoleClient
+from real.console.commands import Mode
+from real.console.process import OpenConsole, open_console
 from real.console.server import ConsoleConfig
 from real.deploy.cameras import frame
 from robots.wire.policy import pack
@@ -101,7 +101,7 @@ def takeovers(
                 "window.pressed = []; addEventListener('keydown', (event) => event.repeat || "
                 "pressed.push((performance.timeOrigin + event.timeStamp) / 1000))"
             )
-            viewer = Page(Open(url, "", "", None), "clock")
+            viewer = Page(OpenConsole(url, "", "", None), "clock")
             threading.Thread(target=_watch, args=(viewer, acted), daemon=True).start()
             chance = random.Random(0)
             for _ in range(count):
@@ -134,7 +134,7 @@ def _practise(folder: Path, here: Any) -> None:
 
 
 def _deploy(folder: Path, here: Any) -> None:
-    from flows.deployment.arms import DeploySession
+    from flows.deployment.config import DeploySession
     from flows.deployment.session import deploy
     from real.deploy.loop import LoopConfig
     from tests.real.onnx_models import save_policy
@@ -166,7 +166,9 @@ def _first(acted: list[tuple[float, bool]], at: float) -> float | None:
 
 
 @contextlib.contextmanager
-def _driven(opened: Open, line: Line, through: Open | None = None) -> Iterator[Page]:
+def _driven(
+    opened: OpenConsole, line: ConsoleClient, through: OpenConsole | None = None
+) -> Iterator[Page]:
     """A page whose person has the arm, its heart beating; the faults are up to the caller."""
     page = Page(through or opened)
     page.go()
@@ -187,7 +189,9 @@ def faults(count: int, folder: Path) -> dict[str, float]:
         url, _, token = opened.url.partition("/#")
         port = int(url.rpartition(":")[2])
 
-        def measured(name: str, fault: Callable[[Page], Any], through: Open | None = None) -> None:
+        def measured(
+            name: str, fault: Callable[[Page], Any], through: OpenConsole | None = None
+        ) -> None:
             for _ in range(count):
                 with _driven(opened, line, through) as page:
                     page.keys("ArrowUp")
@@ -240,7 +244,7 @@ def faults(count: int, folder: Path) -> dict[str, float]:
     return worst
 
 
-def _newer(line: Line, connection: int) -> bool:
+def _newer(line: ConsoleClient, connection: int) -> bool:
     return line.connection > connection
 
 
@@ -294,15 +298,17 @@ def streaming(seconds: float, folder: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _robot(opened: Open) -> Iterator[Line]:
-    line = Line(opened.line(), opened.robot_token, {"task": "bench", "rate_hz": 50.0})
+def _robot(opened: OpenConsole) -> Iterator[ConsoleClient]:
+    line = ConsoleClient(
+        opened.client_config(), opened.robot_token, {"task": "bench", "rate_hz": 50.0}
+    )
     line.start()
     with contextlib.closing(line):
         _until(lambda: line.connection == 1)
         yield line
 
 
-def _command_times(driver: Page, line: Line, seconds: float) -> list[float]:
+def _command_times(driver: Page, line: ConsoleClient, seconds: float) -> list[float]:
     """From a word of the page to the robot's side [ms]."""
     times, ends = [], time.monotonic() + seconds
     while time.monotonic() < ends:
@@ -327,7 +333,7 @@ def _drained(page: Page) -> dict[str, int]:
     return got
 
 
-def _film(opened: Open, ending: threading.Event) -> None:
+def _film(opened: OpenConsole, ending: threading.Event) -> None:
     """Two cameras at 30 Hz, of pictures as detailed as a scene's."""
     from websockets.sync.client import connect
 
@@ -346,7 +352,7 @@ def _film(opened: Open, ending: threading.Event) -> None:
             time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _steps(line: Line, ending: threading.Event) -> None:
+def _steps(line: ConsoleClient, ending: threading.Event) -> None:
     """Steps at 50 Hz, with a pose and joints."""
     due, number = time.monotonic(), 0
     while not ending.is_set():
@@ -365,7 +371,7 @@ def _steps(line: Line, ending: threading.Event) -> None:
             "q": [0.1] * 7,
             "grasp_pose": [0.1] * 6,
         }
-        line.tell({"kind": "step", "told": told})
+        line.send({"kind": "step", "told": told})
         due += 0.02
         time.sleep(max(0.0, due - time.monotonic()))
 

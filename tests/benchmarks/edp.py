@@ -29,7 +29,7 @@ import torch
 
 from policies.rl.generative.config import EdpConfig
 from policies.rl.generative.edp import Edp
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 
 OBSERVATION, ACTION, BATCH = 20, 7, 256
 
@@ -99,11 +99,11 @@ def random_batch() -> Transitions:
     generator = torch.Generator().manual_seed(0)
     none = torch.zeros(BATCH, dtype=torch.bool)
     return Transitions(
-        Seen(torch.randn(BATCH, OBSERVATION, generator=generator)),
+        Observations(torch.randn(BATCH, OBSERVATION, generator=generator)),
         2.0 * torch.rand(BATCH, ACTION, generator=generator) - 1.0,
         torch.randn(BATCH, generator=generator),
         torch.full((BATCH,), 0.97),
-        Seen(torch.randn(BATCH, OBSERVATION, generator=generator)),
+        Observations(torch.randn(BATCH, OBSERVATION, generator=generator)),
         none,
         none,
         torch.zeros(BATCH),

@@ -38,12 +38,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from flows.compose import compose
+from flows.recipes.compose import compose
 from policies.card import PolicyCard
 from policies.families.vla import VlaPolicy
 from policies.load import new_module
-from policies.placement.vec_env import PlacedWorlds
-from policies.policy_config import BackboneConfig, ScratchConfig, VlaConfig
+from policies.networks.config import BackboneConfig, ScratchConfig
+from policies.policy_config import VlaConfig
 from policies.rl.collection.chunk_collector import ChunkCollector
 from policies.rl.collection.chunk_env import ChunkWorlds
 from policies.rl.collection.pipelined_collector import collector_of
@@ -54,6 +54,7 @@ from policies.rl.on_policy.flow_actor import FlowActor
 from robots.interfaces import no_progress
 from robots.spec import FieldSpec
 from sim.evaluation.evaluate import practice_env
+from sim.processes.vec_env import ProcessVecEnv
 
 DECISIONS, PARTS, MOST_STEPS = 12, 2, 32
 FIELDS = (
@@ -138,7 +139,7 @@ def loops(worlds: int) -> Iterator[tuple[VlaPolicy, list[Any]]]:
     envs: list[Any] = []
     try:
         for _ in range(2):
-            envs += [make(worlds), PlacedWorlds(make, worlds), PlacedWorlds(make, worlds, PARTS)]
+            envs += [make(worlds), ProcessVecEnv(make, worlds), ProcessVecEnv(make, worlds, PARTS)]
         policy = policy_for(envs[0], protocol.task)
         yield policy, [worlds_of(env, policy, 4, count(1_000_000), 0.99) for env in envs]
     finally:
@@ -163,10 +164,10 @@ def cores(beside: ProcessPoolExecutor) -> float:
 
 def rate(loop: ChunkCollector) -> float:
     """Steps of environments per second of one rollout."""
-    loop.worlds.executed = 0
+    loop.worlds.take_executed()
     begin = time.perf_counter()
     loop.rollout(DECISIONS)
-    return loop.worlds.executed / (time.perf_counter() - begin)
+    return loop.worlds.take_executed() / (time.perf_counter() - begin)
 
 
 def run(worlds: int, rounds: int) -> dict[str, Any]:

@@ -82,8 +82,8 @@ def _practice(
     task: str, device: Literal["cpu", "cuda"], worlds: int, stays: bool
 ) -> tuple[Any, Any]:
     """Practice of a policy of random weights, of the sizes of `vla_ppo`, and its worlds."""
-    from flows.compose import compose
     from flows.profile_placement import untaught
+    from flows.recipes.compose import compose
     from policies.rl.collection.split_chunk_env import worlds_of
     from policies.rl.finetuning.vla import VlaPractice
     from sim.evaluation.evaluate import make_env, resident_env

@@ -27,6 +27,12 @@ loop over ten
                         single critics of torch's own layers, each with its loss, its fused Adam and
                         its target; the default form, tanh and LayerNorm in all networks
 ensemble_speedup_rlpd   likewise with ReLU, and LayerNorm in the critics only
+adam_speedup            updates per second over those with `torch.optim.Adam(fused=True)` in place
+of ours, the plain form
+adam_speedup_hil_serl   likewise the default form
+compile_speedup         over those of the same losses under `torch.compile`, the plain form; null
+                        without --compiled, for compiling takes a minute or two
+compile_speedup_hil_serl likewise the default form
 ensemble_speedup_joint  the default form against ten networks asked in a loop, with one loss and one
 Adam: a harder bar updates_per_s           of every contender
 
@@ -51,8 +57,24 @@ from pathlib import Path
 from typing import Any
 
 SCRIPT = Path(__file__).parent / "rl_contenders.py"
-OWN = ("handoff", "handoff_hil_serl", "handoff_alone", "handoff_ten", "handoff_ten_rlpd")
-OTHER = ("products", "products_mm", "loop_ten", "loop_ten_rlpd", "loop_ten_joint")
+OWN = (
+    "handoff",
+    "handoff_hil_serl",
+    "handoff_alone",
+    "handoff_hil_serl_alone",
+    "handoff_ten",
+    "handoff_ten_rlpd",
+)
+OTHER = (
+    "products",
+    "products_mm",
+    "torch_adam",
+    "torch_adam_hil_serl",
+    "loop_ten",
+    "loop_ten_rlpd",
+    "loop_ten_joint",
+)
+COMPILED = ("compiled", "compiled_hil_serl")
 PEERS = ("sbx", "sbx_loop", "sb3")
 RATIOS = {
     "sbx_ratio": ("handoff", "sbx"),
@@ -60,6 +82,10 @@ RATIOS = {
     "sb3_ratio": ("handoff", "sb3"),
     "matmul_share": ("handoff_alone", "products_mm"),
     "matmul_share_fastest": ("handoff_alone", "products"),
+    "adam_speedup": ("handoff_alone", "torch_adam"),
+    "adam_speedup_hil_serl": ("handoff_hil_serl_alone", "torch_adam_hil_serl"),
+    "compile_speedup": ("handoff_alone", "compiled"),
+    "compile_speedup_hil_serl": ("handoff_hil_serl_alone", "compiled_hil_serl"),
     "ensemble_speedup": ("handoff_ten", "loop_ten"),
     "ensemble_speedup_rlpd": ("handoff_ten_rlpd", "loop_ten_rlpd"),
     "ensemble_speedup_joint": ("handoff_ten", "loop_ten_joint"),
@@ -118,8 +144,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="turns that every contender has")
     parser.add_argument("--updates", type=int, default=20, help="updates of a turn")
     parser.add_argument("--peers", type=Path, help="Python of the environment that holds the peers")
+    parser.add_argument("--compiled", action="store_true", help="compare with torch.compile too")
     arguments = parser.parse_args()
-    contenders, reasons = start(arguments.peers)
+    contenders, reasons = start(arguments.peers, arguments.compiled)
     try:
         for _ in range(arguments.rounds + 1):
             for contender in contenders.values():
@@ -135,15 +162,17 @@ def main() -> None:
     )
 
 
-def start(peers: Path | None) -> tuple[dict[str, Contender], dict[str, str]]:
+def start(peers: Path | None, compiled: bool) -> tuple[dict[str, Contender], dict[str, str]]:
     """All contenders that run, one after another made ready, and why others do not.
 
     Args:
         peers: the interpreter of the peers' environment.
+        compiled: whether those under `torch.compile` are among them.
     """
     contenders: dict[str, Contender] = {}
     reasons = {name: "no --peers given" for name in PEERS if peers is None}
-    for name in (*OWN, *OTHER, *(PEERS if peers is not None else ())):
+    others = (*(COMPILED if compiled else ()), *(PEERS if peers is not None else ()))
+    for name in (*OWN, *OTHER, *others):
         contender = Contender(name, peers if name in PEERS else None)
         failure = contender.failure()
         if failure is None:

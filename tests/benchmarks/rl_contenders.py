@@ -56,6 +56,11 @@ def contenders() -> dict[str, Callable[[], Callable[[int], Any]]]:
         "handoff_alone": lambda: handoff("plain", critics=2, sampling=False),
         "handoff_ten": lambda: handoff("hil_serl", critics=10, sampling=False),
         "handoff_ten_rlpd": lambda: handoff("rlpd", critics=10, sampling=False),
+        "torch_adam": lambda: torch_adam("plain"),
+        "torch_adam_hil_serl": lambda: torch_adam("hil_serl"),
+        "compiled": lambda: compiled("plain"),
+        "compiled_hil_serl": lambda: compiled("hil_serl"),
+        "handoff_hil_serl_alone": lambda: handoff("hil_serl", critics=2, sampling=False),
         "loop_ten": lambda: loop("hil_serl", 10, joint=False),
         "loop_ten_joint": lambda: loop("hil_serl", 10, joint=True),
         "loop_ten_rlpd": lambda: loop("rlpd", 10, joint=False),
@@ -159,6 +164,91 @@ def loop(form: str, critics: int, joint: bool) -> Callable[[int], None]:
     return advance
 
 
+def torch_adam(form: str) -> Callable[[int], None]:
+    """Ours, but for the optimiser, which is torch's own with its fused kernel.
+
+    Args:
+        form: see `handoff`.
+    """
+    import torch
+
+    from policies.rl.off_policy import fused_sac, sac
+
+    learner = _sac(form, critics=2)
+    for name, own in list(learner.optimizers.items()):
+        learner.optimizers[name] = torch.optim.Adam(own.parameters, own.learning_rate, fused=True)
+    # Steps by hand are made with one class of optimiser, by whatever name it goes.
+    sac.Adam = fused_sac.Adam = torch.optim.Adam  # type: ignore[misc, assignment]
+    assert learner._steps_by_hand() is not None
+    batch = _replay().sample(BATCH, np.random.default_rng(0))
+
+    def advance(updates: int) -> None:
+        for _ in range(updates):
+            learner.update([batch])
+
+    return advance
+
+
+def compiled(form: str) -> Callable[[int], None]:
+    """The same update with the losses in torch's own operations, forward and backward by
+    `torch.compile`; optimiser and targets are ours.
+
+    Args:
+        form: see `handoff`; two critics.
+    """
+    import torch
+    from torch import Tensor
+
+    from policies.rl.networks.ensemble import EnsembleMlp, batched_pass, move_towards
+    from policies.rl.off_policy.tanh_gaussian import tanh_normal_log_prob
+
+    learner = _sac(form, critics=2)
+    net, config = learner.networks, learner.config
+    batch = _replay().sample(BATCH, np.random.default_rng(0))
+    seen_BF, after_BF = learner.features(batch.seen), learner.features(batch.next_seen)
+
+    def ask(network: EnsembleMlp, inputs: Tensor) -> Tensor:
+        return batched_pass(network.sizes, network.layers(), True, inputs, None)
+
+    def sample(features_BF: Tensor, noise_BA: Tensor) -> tuple[Tensor, Tensor]:
+        mean_BA, log_std_BA = ask(net.actor.network, features_BF)[0].chunk(2, dim=1)
+        log_std_BA = log_std_BA.clamp(*net.actor.bounds)
+        raw_BA = mean_BA + log_std_BA.exp() * noise_BA
+        return torch.tanh(raw_BA), tanh_normal_log_prob(noise_BA, log_std_BA, raw_BA)
+
+    @torch.compile(fullgraph=True, dynamic=False)
+    def critic_loss(noise_BA: Tensor) -> Tensor:
+        with torch.no_grad():
+            action_BA, log_prob_B = sample(after_BF, noise_BA)
+            inputs = torch.cat([after_BF, action_BA], dim=1)
+            value_B = ask(net.critic_target, inputs)[..., 0].amin(dim=0)
+            if config.backup_entropy:
+                value_B = value_B - net.log_temperature.exp() * log_prob_B
+            target_B = batch.reward_B + batch.discount_B * value_B
+        inputs = torch.cat([seen_BF, batch.action_BA], dim=1)
+        return (ask(net.critic, inputs)[..., 0] - target_B).square().mean()
+
+    @torch.compile(fullgraph=True, dynamic=False)
+    def actor_loss(noise_BA: Tensor) -> tuple[Tensor, Tensor]:
+        action_BA, log_prob_B = sample(seen_BF, noise_BA)
+        value_EB = ask(net.critic, torch.cat([seen_BF, action_BA], dim=1))[..., 0]
+        value_B = value_EB.mean(dim=0) if config.actor_value == "mean" else value_EB.amin(dim=0)
+        temperature = net.log_temperature.detach().exp()
+        return (temperature * log_prob_B - value_B).mean(), -log_prob_B.detach().mean()
+
+    def advance(updates: int) -> None:
+        for _ in range(updates):
+            learner._step("critic", critic_loss(learner._noise(BATCH)))
+            move_towards(net.critic_target, net.critic, config.tau)
+            net.critic.requires_grad_(False)
+            loss, entropy = actor_loss(learner._noise(BATCH))
+            learner._step("actor", loss)
+            net.critic.requires_grad_(True)
+            learner.step_temperature(net.log_temperature.detach().exp(), entropy)
+
+    return advance
+
+
 def _sac(form: str, critics: int) -> Any:
     import torch
 
@@ -189,7 +279,8 @@ def _sac(form: str, critics: int) -> Any:
 
 
 def _replay() -> Any:
-    from policies.rl.replay.buffer import Replay, ReplayConfig
+    from policies.rl.replay.buffer import Replay
+    from policies.rl.replay.config import ReplayConfig
     from robots.wire.steps import plain_steps
 
     draw = np.random.default_rng(0)
@@ -222,7 +313,7 @@ def products(critics: int, fastest: bool) -> Callable[[int], None]:
     """
     import torch
 
-    from policies.rl.networks.fused_mlp import product
+    from policies.rl.networks.fused_mlp import activated_product
 
     torch.set_num_threads(1)
     critic = list(pairwise((OBSERVATION + ACTION, *HIDDEN, 1)))
@@ -246,7 +337,7 @@ def products(critics: int, fastest: bool) -> Callable[[int], None]:
     for left, right in pairs:
         out = torch.empty(left.shape[0], right.shape[1])
         plain = _call(torch.mm, left, right, out)
-        own = _call(product, left, right, None)
+        own = _call(activated_product, left, right, None)
         calls.append(min((plain, own), key=_seconds) if fastest else plain)
 
     def advance(updates: int) -> None:

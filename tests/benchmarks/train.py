@@ -81,7 +81,7 @@ def measure(pictures: bool, plain: bool, precision: str, updates: int) -> dict[s
     import torch
 
     from policies.training.config import TrainingConfig
-    from policies.training.loop import _Run, resolve_precision
+    from policies.training.loop import _Training, resolve_precision
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def measure(pictures: bool, plain: bool, precision: str, updates: int) -> dict[s
     config = TrainingConfig(steps=10**6, learning_rate=1e-4, log_every=10**6)
     cpu, wall = [], []
     with tempfile.TemporaryDirectory() as folder:
-        run = _Run(config, model, "benchmark", Path(folder))
+        run = _Training(config, model, "benchmark", Path(folder))
         for _ in range(WARM_UP + updates):
             began, clock = time.process_time(), time.perf_counter()
             run.update(objective)
@@ -116,7 +116,8 @@ def _policy(pictures: bool, plain: bool, precision: str) -> tuple[nn.Module, Obj
     from policies.data.windows import Windows
     from policies.families.diffusion import DiffusionPolicy
     from policies.imitation.objective import imitation_objective
-    from policies.policy_config import DiffusionPolicyConfig, UnetConfig
+    from policies.networks.config import UnetConfig
+    from policies.policy_config import DiffusionPolicyConfig
 
     sizes = DiffusionPolicyConfig(
         image_fields=("image",) if pictures else (),

@@ -111,10 +111,10 @@ def rollout(blocks: int) -> dict[str, float]:
 def cores(blocks: int) -> dict[str, float]:
     """One worker process against two, and against two processes that never speak to each other."""
     from sim.make import WorldConfig, make_worlds
-    from sim.subprocess_vec_env import WorkerWorlds
+    from sim.processes.vec_env import worker_vec_env
 
     make = partial(make_worlds, WorldConfig(task="pick_cube"))
-    one, two = WorkerWorlds(make, WORLDS, 1), WorkerWorlds(make, WORLDS, 2)
+    one, two = (worker_vec_env(make, WORLDS, workers) for workers in (1, 2))
     whole, halves = [_Alone(WORLDS)], [_Alone(WORLDS // 2), _Alone(WORLDS // 2)]
     rng = np.random.default_rng(0)
     scaling, limit, rates = [], [], []

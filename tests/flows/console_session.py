@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from real.console.process import Open
+from real.console.process import OpenConsole
 from tests.real.console.pages import Page, until
 
 STARTS = 60.0
@@ -22,7 +22,7 @@ class Session:
         self.process = context.Process(target=run, args=(*arguments, here))
         self.process.start()
         assert there.poll(STARTS)
-        self.opened = Open(there.recv(), "", "", None)
+        self.opened = OpenConsole(there.recv(), "", "", None)
 
     def page(self) -> Page:
         page = Page(self.opened)

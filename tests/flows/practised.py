@@ -9,8 +9,8 @@ STAGES = ("ingest", "pretrain", "evaluate_pretrained", "finetune", "evaluate_tea
 def made_by(recipe: str, seed: int, root: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     """Artifacts by stage, up to the practised policy's evaluation; imitation and practice have this
     seed."""
-    from flows.compose import compose
-    from flows.pipeline import stages
+    from flows.recipes.compose import compose
+    from flows.recipes.pipeline import stages
     from flows.runner.stage import run_stage
     from robots.interfaces import no_progress
 

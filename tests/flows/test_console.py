@@ -10,7 +10,7 @@ import numpy as np
 
 from flows.console import practise
 from flows.session.config import HilOperator
-from real.console.arbiter import DeskConfig
+from real.console.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from robots.episodes.store import EpisodeStore
 from tests.flows.console_session import Session, ended_episodes, labelled, stepped
@@ -26,7 +26,7 @@ def _practise(out: Path, policy: str, here: Any) -> None:
         here.send(text.removeprefix("console  "))
 
     # A page on a busy machine may be late.
-    config = ConsoleConfig(port=0, desk=DeskConfig(watchdog=2.0))
+    config = ConsoleConfig(port=0, arbiter=ArbiterConfig(watchdog=2.0))
     practise("reach", policy, out, config, HilOperator(kind="console", person="login"), None, say)
 
 

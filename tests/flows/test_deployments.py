@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from flows.compose import available, compose
-from flows.pipeline import PipelineConfig, stages
+from flows.config.files import available
+from flows.recipes.compose import compose
+from flows.recipes.config import PipelineConfig
+from flows.recipes.pipeline import stages
 from policies.rl.finetuning.config import VlaPracticeConfig
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.compose import compose
-from flows.pipeline import PipelineConfig, stages
+from flows.recipes.compose import compose
+from flows.recipes.config import PipelineConfig
+from flows.recipes.pipeline import stages
 from flows.runner.artifact import Artifact
 from flows.runner.stage import run_stage
-from flows.stages.scripted import ScriptedConfig
+from flows.stages.config import ScriptedConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import no_progress

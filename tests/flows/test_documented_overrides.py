@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from flows.__main__ import _parse, _parser
-from flows.compose import available, compose
+from flows.config.files import available
 from flows.deployment.session import compose_deploy
-from flows.hil.compose import available_sessions, compose_hil
+from flows.hil.compose import compose_hil
 from flows.hil.config import HilConfig
-from flows.pipeline import PipelineConfig
+from flows.recipes.compose import compose
+from flows.recipes.config import PipelineConfig
 from robots.errors import HandoffError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,7 +144,7 @@ def test_examples_are_found_where_they_stand() -> None:
     runs = {Path(where).suffix for where, _, _ in documented_runs()}
     assert runs == {".md", ".yaml"}
     assert {command for command, _, _ in help_examples()} == set(COMPOSERS)
-    assert {"compose.py"} < {where for where, _ in examples()}
+    assert {"compose.py", "files.py"} < {where for where, _ in examples()}
     assert {recipe for recipe, _ in configuration_examples()} >= {"demo", "push_t_image"}
     assert list(documented_targets())
 
@@ -154,7 +155,7 @@ def test_documented_commands_are_understood_and_name_what_there_is() -> None:
         words = shlex.split(command)
         options = _parse(words)
         if words[0] == "hil":
-            assert options.task in available_sessions(), document
+            assert options.task in available("hil"), document
         elif words[0] != "deploy":
             assert options.name in known, document
 

@@ -11,7 +11,7 @@ against after, 40 CPU-minutes each:
 
 Settings were chosen on a base of 3,000 updates and on the full one of seed 0, by success in
 practice, whose starts are others than those asked here; the number of rollouts by the time that
-they take. See docs/results.md.
+they take. See docs/results/push_t.md.
 """
 
 from dataclasses import dataclass

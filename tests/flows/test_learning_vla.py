@@ -8,7 +8,7 @@ protocol's 200 starts, on which nothing practised, and without the noise of prac
   Tokens begin to heed the words within a few hundred updates, sooner with one seed than with
   another: each has its own number of updates, by what imitation then solves. With seed 1 practice
   takes tokens from two in five to one in two and no further, so that is expected to fail
-  (docs/results.md tells what was tried);
+  (docs/results/vla.md tells what was tried);
 - negative control: a flow that is told the same words throughout its practice solves, there, what
   guessing among four markers solves, less than .4 to the end (that bound was set when .11 and .13
   of the newest hundred episodes had been seen, which of all episodes of a rollout are .15 and .16).
@@ -89,7 +89,9 @@ def test_practice_begins_at_about_two_in_five(
         pytest.param(
             "tokens",
             1,
-            marks=pytest.mark.xfail(raises=AssertionError, reason="docs/results.md", strict=True),
+            marks=pytest.mark.xfail(
+                raises=AssertionError, reason="docs/results/vla.md", strict=True
+            ),
         ),
         ("grpo", 0),
         ("grpo", 1),

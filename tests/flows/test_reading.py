@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from flows.config.protocols import push_t_published, read_protocol
-from flows.evaluate import make_agent
+from flows.deployment.config import DeployTaskConfig
+from flows.evaluation.agents import make_agent
 from flows.serve import open_policy
 from flows.stages import deploy_task
-from flows.stages.deploy_task import DeployTaskConfig
 from robots.contract import Contract
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -40,7 +40,7 @@ READ = {"red": 0.018, "green": 0.018, "blue": 0.020, "yellow": 0.018}
 
 def reads(**changes: Any) -> Contract:
     stated = find_task("pick_by_name")
-    size = len(stated.actions.spec.low) + stated.use_gripper
+    size = len(stated.actions.spec(stated.robot).low) + stated.use_gripper
     told = contract(
         task=stated.name,
         observation={"grasp_pose": stated.observations["grasp_pose"].spec},

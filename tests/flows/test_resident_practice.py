@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from flows.compose import compose
-from flows.pipeline import stages
+from flows.recipes.compose import compose
+from flows.recipes.pipeline import stages
 from flows.runner.stage import run_stage
 from robots.errors import HandoffError
 from robots.interfaces import no_progress

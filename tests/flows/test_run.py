@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows import run as runner
-from flows.pipeline import PipelineConfig
+from flows.recipes.config import PipelineConfig
 from flows.runner.stage import Stage
 from robots import code_version
 from robots.errors import HandoffError

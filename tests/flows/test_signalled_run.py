@@ -13,7 +13,7 @@ import pytest
 
 from flows import run as runner
 from flows.__main__ import main
-from flows.pipeline import PipelineConfig
+from flows.recipes.config import PipelineConfig
 from flows.runner import isolate
 from flows.runner.stage import Stage, run_stage
 from robots.errors import HandoffError

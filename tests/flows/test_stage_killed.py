@@ -94,7 +94,10 @@ def test_no_run_comes_between_the_end_of_a_run_and_the_beginning_of_its_stage(
     partial.mkdir(parents=True)
     # As if by an earlier attempt, so that each ends by itself.
     (partial / "lines.txt").write_text("0\n")
-    kill = "import os\nfrom flows.runner import isolate\nisolate._listen = lambda *_: os.kill(os.getpid(), 9)"
+    kill = (
+        "import os\nfrom flows.runner import isolate\n"
+        "isolate._listen = lambda *_: os.kill(os.getpid(), 9)"
+    )
     begun(tmp_path, before=kill).wait()
     notes: list[str] = []
     outcome = write(tmp_path, progress=lambda done, total, note="": notes.append(note))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.compose import compose
-from flows.pipeline import stages
+from flows.recipes.compose import compose
+from flows.recipes.pipeline import stages
 from policies.imitation.config import PretrainConfig
 from policies.policy_config import TokenVlaConfig, VlaConfig
 from robots.errors import HandoffError

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from flows.runner.stage import Outcome, Stage, run_stage
+from flows.runner.stage import Stage, StageOutcome, run_stage
 from robots.config import config
 from robots.interfaces import Progress, no_progress
 
@@ -75,6 +75,6 @@ def stage(deaf_seconds: float) -> Stage:
     )
 
 
-def write(root: Path, deaf_seconds: float = 0.0, progress: Progress = no_progress) -> Outcome:
+def write(root: Path, deaf_seconds: float = 0.0, progress: Progress = no_progress) -> StageOutcome:
     """Runs the stage as a pipeline does."""
     return run_stage(stage(deaf_seconds), {}, root, progress)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.interfaces import no_progress

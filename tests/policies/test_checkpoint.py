@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,3 +98,17 @@ def test_a_card_of_version_1_is_read_as_one_of_version_2(tmp_path: Path):
     values["model"] |= sizes
     (tmp_path / "config.json").write_text(json.dumps(values | {"version": 1}))
     assert read_card(tmp_path) == CARD
+
+
+def test_a_state_with_visited_states_of_a_language_policy_is_read_by_a_new_process(tmp_path: Path):
+    from tensordict import TensorDict
+
+    met = TensorDict({"vector": torch.ones(3, 1, 2)}, batch_size=[3])
+    save_state(tmp_path / "state.pt", {"identity": "run", "met": met})
+    code = (
+        "import pathlib, sys; from policies.checkpoint import read_state; "
+        "state = read_state(pathlib.Path(sys.argv[1]), 'run'); print(len(state['met']))"
+    )
+    asked = [sys.executable, "-c", code, str(tmp_path / "state.pt")]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert (found.stdout, found.returncode) == ("3\n", 0), found.stderr

@@ -17,9 +17,9 @@ from policies.families.diffusion import DiffusionPolicy
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy
+from policies.networks.config import ImageEncoderConfig, PointEncoderConfig, UnetConfig
 from policies.networks.observation_encoder import ObservationEncoder
-from policies.policy import Batch, Observed
-from policies.policy_config import ImageEncoderConfig, PointEncoderConfig, UnetConfig
+from policies.policy import Batch, ObservationTensors
 from policies.training.config import TrainingConfig
 from policies.training.loop import autocast, rng
 from real.deploy.onnx_policy import OnnxPolicy
@@ -128,7 +128,7 @@ def shown(rows: int, seed: int = 0) -> tuple[PolicyInput, np.ndarray]:
 
 def batch(rows: int = 4) -> Batch:
     draw = torch.Generator().manual_seed(0)
-    observed = Observed(
+    observed = ObservationTensors(
         torch.rand(rows, 2, 2, generator=draw), {"camera": torch.from_numpy(camera(rows))}
     )
     return Batch(
@@ -269,7 +269,7 @@ def test_points_reach_the_encoder_between_minus_one_and_one():
     seen = []
     encoder.points["cloud"].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
     cloud = torch.from_numpy(np.stack([low, (low + high) / 2, high])).float()[None, None]
-    encoder(Observed(torch.zeros(1, 1, 2), {"cloud": cloud}))
+    encoder(ObservationTensors(torch.zeros(1, 1, 2), {"cloud": cloud}))
     assert seen[0][0, 0].tolist() == [[-1.0, -1.0, -1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
 
 
@@ -329,7 +329,7 @@ def test_golden_examples_hold_the_pictures(bundle: Path, session: onnxruntime.In
 
 def test_the_controller_refuses_a_policy_that_sees_pictures(bundle: Path):
     with pytest.raises(
-        HandoffError, match="to be shown camera; the controller shows it numbers alone"
+        HandoffError, match="needs camera; the controller provides no sensors, only vectors"
     ):
         OnnxPolicy(bundle / "policy.onnx")
 

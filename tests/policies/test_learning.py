@@ -16,7 +16,8 @@ from policies.distillation.one_step import distil
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_policy
-from policies.policy_config import BehaviourCloningConfig, DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy_config import BehaviourCloningConfig, DiffusionPolicyConfig
 from policies.training.config import TrainingConfig
 from robots.interfaces import no_progress
 from tests.policies.conftest import write_demonstrations

@@ -41,8 +41,9 @@ from policies.distillation.on_policy import on_policy_distil
 from policies.distillation.teachers import Teachers, TokenLessons
 from policies.families.token_vla import TokenVlaPolicy
 from policies.load import load_module, new_module
-from policies.policy import Batch, Observed
-from policies.policy_config import BackboneConfig, ScratchConfig, TokenVlaConfig
+from policies.networks.config import BackboneConfig, ScratchConfig
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import TokenVlaConfig
 from policies.rl.collection.chunk_env import ChunkWorlds
 from policies.rl.on_policy.observations import observed_of
 from robots.interfaces import no_progress
@@ -94,7 +95,7 @@ def imitator(seed: int, sentences: tuple[int, ...], updates: int, shaken: float)
         action = np.clip(
             expert(place, which == 1) + shaken * draw.standard_normal(128), -0.99, 0.99
         )
-        observed = Observed(column(place), {}, tuple(WORDS[one] for one in which))
+        observed = ObservationTensors(column(place), {}, tuple(WORDS[one] for one in which))
         batch = Batch(observed, column(action), torch.zeros(128, 1, dtype=torch.bool))
         loss = policy.loss(batch, np.random.default_rng(update))
         optimizer.zero_grad()

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from policies.card import Shapes
 from policies.families.vla import VlaPolicy
-from policies.policy import Batch, Observed
-from policies.policy_config import BackboneConfig, VlaConfig
+from policies.networks.config import BackboneConfig
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import VlaConfig
 from tests.policies.vlm_fixture import write_backbone
 
 pytestmark = pytest.mark.slow
@@ -35,7 +36,7 @@ def examples(first: str, second: str) -> Batch:
     picture = torch.randint(0, 256, (1, 1, 20, 30, 3), dtype=torch.uint8, generator=draw)
     state = torch.randn(1, 1, 3, generator=draw)
     words = (first, second) * (ROWS // 2)
-    looks = Observed(
+    looks = ObservationTensors(
         state.expand(ROWS, -1, -1), {"camera": picture.expand(ROWS, -1, -1, -1, -1)}, words
     )
     chunk = torch.tensor([1.0, -1.0]).repeat(ROWS // 2)[:, None, None].expand(ROWS, 4, 2)
@@ -63,7 +64,7 @@ def learned(folder: Path, batch: Batch) -> VlaPolicy:
 
 
 @torch.no_grad()
-def distance(module: VlaPolicy, looks: Observed, chunk: Tensor) -> float:
+def distance(module: VlaPolicy, looks: ObservationTensors, chunk: Tensor) -> float:
     """Mean distance of the sampled chunks from `chunk`."""
     noise = torch.randn(chunk.shape, generator=torch.Generator().manual_seed(7))
     return (module.sample(looks, noise) - chunk).abs().mean().item()

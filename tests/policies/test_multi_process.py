@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from policies.policy import Batch, Observed
+from policies.policy import Batch, ObservationTensors
 from policies.training.config import TrainingConfig
 from policies.training.distributed import is_main_process, number_of_draw, share
 from policies.training.loop import Objective, resolve_device, rng, train
@@ -183,10 +183,10 @@ def test_all_stop_when_the_loss_of_one_is_not_finite(results: list[dict[str, Any
 
 def test_rows_of_every_kind_are_shared():
     rows = torch.arange(4)
-    seen = Observed(rows, {"camera": rows + 10}, ("a", "b", "c", "d"), None)
+    seen = ObservationTensors(rows, {"camera": rows + 10}, ("a", "b", "c", "d"), None)
     mine = share((Batch(seen, rows, rows), rows), 1, 2)
     assert isinstance(mine[0], Batch)
-    assert isinstance(mine[0].observed, Observed)
+    assert isinstance(mine[0].observed, ObservationTensors)
     assert (
         mine[0].observed.vector_BTO.tolist()
         == mine[0].chunk_BHA.tolist()

@@ -15,6 +15,7 @@ from torch.nn.functional import conv1d, conv_transpose1d, linear
 from policies.card import Shapes
 from policies.export.onnx import to_onnx
 from policies.families.diffusion import DiffusionPolicy, new_denoiser
+from policies.networks.config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
 from policies.networks.image_encoder import (
     ImageEncoder,
     ResNet18,
@@ -23,8 +24,7 @@ from policies.networks.image_encoder import (
     random_corners,
 )
 from policies.networks.point_encoder import PointCloudEncoder
-from policies.networks.unet import Convolution, Doubling, product
-from policies.policy_config import MlpConfig, NetworkConfig, TransformerConfig, UnetConfig
+from policies.networks.unet import Convolution, Doubling, linear_keeping_layout
 from robots.errors import HandoffError
 from tests.policies.conftest import TINY
 
@@ -220,7 +220,7 @@ def test_gradients_of_the_product_are_those_of_linear(bf16: bool, tolerance: flo
     weighting = torch.randn(2, 3, 5, generator=draw)
     expected = torch.autograd.grad((linear(*given) * weighting).sum(), given)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-        value = product(*given)
+        value = linear_keeping_layout(*given)
     own = torch.autograd.grad((value.float() * weighting).sum(), given)
     for one, other in zip(own, expected, strict=True):
         assert one.dtype == torch.float32

@@ -17,13 +17,8 @@ from policies.data.windows import chunks, window_index
 from policies.imitation.config import MixedStore, PretrainConfig
 from policies.imitation.objective import imitation_objective, prepare, validation_loss
 from policies.imitation.pretrain import pretrain
-from policies.policy_config import (
-    BackboneConfig,
-    BesoConfig,
-    MlpConfig,
-    PointEncoderConfig,
-    VlaConfig,
-)
+from policies.networks.config import BackboneConfig, MlpConfig, PointEncoderConfig
+from policies.policy_config import BesoConfig, VlaConfig
 from policies.training.config import TrainingConfig
 from policies.training.preflight import TwoStageBatch
 from robots.config import validate
@@ -71,13 +66,16 @@ def write_store(
     rate_hz: float = 10.0,
     metadata: Sequence[dict[str, Any]] | None = None,
     offset: float = 0.0,
+    robot: str = "",
 ) -> Path:
     """Random episodes of `lengths` steps in the directory `demos`, every number of them at least
     `offset`."""
     demos.mkdir(parents=True)
     rng = np.random.default_rng(0)
     schema = EpisodeSchema(
-        name="push_point", streams={"policy": StreamSpec(rate_hz=rate_hz, fields=fields)}
+        name="push_point",
+        streams={"policy": StreamSpec(rate_hz=rate_hz, fields=fields)},
+        robot=robot,
     )
     with EpisodeStore.create(demos / "store.zarr", schema) as store, store.writer() as writer:
         for number, length in enumerate(lengths):
@@ -485,3 +483,11 @@ def test_a_policy_without_its_kind_is_refused_by_name():
 def test_the_card_of_a_mixture_is_that_of_the_demonstrations(demos: Path, tmp_path: Path):
     further = write_store(tmp_path / "further", (9, 9))
     assert prepare(mixed(further), demos, FrameSpace(), CPU).card.task == "point"
+
+
+def test_stores_of_different_robots_are_not_mixed(demos: Path, tmp_path: Path):
+    panda, fr3 = (write_store(tmp_path / name, (9, 9), robot=name) for name in ("panda", "fr3"))
+    lesson = prepare(mixed(panda), demos, FrameSpace(), CPU)
+    assert lesson.card.robot == "panda", "of the only store that states one"
+    with pytest.raises(HandoffError, match="with the robot 'fr3', expected 'panda'"):
+        prepare(mixed(fr3), panda, FrameSpace(), CPU)

@@ -12,9 +12,10 @@ import torch
 from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
 from policies.load import load_module, new_module
+from policies.networks.config import BackboneConfig, ScratchConfig
 from policies.networks.vlm import VisionLanguageModel, load_backbone
-from policies.policy import Batch, ChunkPolicy, Observed
-from policies.policy_config import BackboneConfig, ScratchConfig, TokenVlaConfig, VlaConfig
+from policies.policy import Batch, ChunkPolicy, ObservationTensors
+from policies.policy_config import TokenVlaConfig, VlaConfig
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 
@@ -44,9 +45,9 @@ def policy(family: type[TokenVlaConfig] | type[VlaConfig]) -> ChunkPolicy:
     return new_module(config(family), SHAPES)
 
 
-def observed(rows: int) -> Observed:
+def observed(rows: int) -> ObservationTensors:
     draw = torch.Generator().manual_seed(1)
-    return Observed(
+    return ObservationTensors(
         torch.randn(rows, 1, 9, generator=draw),
         {},
         tuple(SENTENCES[row % 2] for row in range(rows)),
@@ -87,7 +88,7 @@ def test_the_words_and_every_field_have_a_say(family: type[TokenVlaConfig] | typ
     module, seen = policy(family), observed(8)
     chunk = torch.rand(8, 3, 2, generator=torch.Generator().manual_seed(3))
 
-    def loss(shown: Observed) -> float:
+    def loss(shown: ObservationTensors) -> float:
         batch = Batch(shown, chunk, torch.zeros(8, 3, dtype=torch.bool))
         return module.loss(batch, np.random.default_rng(0)).item()
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from policies.networks.config import BackboneConfig
 from policies.networks.vlm import (
     Prefix,
     VisionLanguageModel,
@@ -15,7 +16,6 @@ from policies.networks.vlm import (
     positions,
     prefix_mask,
 )
-from policies.policy_config import BackboneConfig
 from robots.errors import HandoffError
 from tests.policies.vlm_fixture import write_backbone
 

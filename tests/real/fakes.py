@@ -6,8 +6,10 @@ import numpy as np
 
 from real.arm import ArmFaultError, ArmState, PoseTarget
 from robots.contract import Contract
-from robots.franka.fr3 import Q_HOME
+from robots.franka import find_robot
 from robots.spec import FieldSpec
+
+FR3 = find_robot("fr3")
 
 
 class FakeClock:
@@ -26,6 +28,8 @@ class FakeClock:
 
 
 class FakeArm:
+    robot = FR3
+
     def __init__(self, clock, pose):
         self.clock, self.pose, self.targets = clock, pose.copy(), []
         self.started = self.stopped = 0
@@ -42,7 +46,7 @@ class FakeArm:
             raise ArmFaultError(("joint_reflex",), "Reflex", self.clock.now())
         zero = np.zeros(7)
         return ArmState(
-            self.clock.now(), Q_HOME.copy(), zero, self.pose.copy(), zero, zero, 1.0, "Move", ()
+            self.clock.now(), FR3.q_home.copy(), zero, self.pose.copy(), zero, zero, 1.0, "Move", ()
         )
 
     def start(self):

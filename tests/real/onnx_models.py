@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from robots.contract import CONTRACT_KEY
-from robots.language.tokenizer import READING_KEY, Reading
+from robots.language.tokenizer import READING_KEY, TokenizerSpec
 from tests.real.fakes import contract
 
 BATCH = "batch"
@@ -168,7 +168,7 @@ def save_reading_policy(
         }
     ).encode()
     digest = "0" * 64 if exchanged else hashlib.sha256(tokenizer).hexdigest()
-    reading = Reading(tokenizer=digest, longest=longest, said=said)
+    reading = TokenizerSpec(tokenizer=digest, longest=longest, said=said)
     props = {CONTRACT_KEY: told.to_json(), **({} if silent else {READING_KEY: reading.to_json()})}
     helper.set_model_props(model, props)
     onnx.save(model, path)

@@ -14,7 +14,7 @@ from real.deploy.release_gate import GateConfig, gate
 from robots.errors import GateError, HandoffError
 from robots.interfaces import PolicyInput, no_progress
 from robots.language.text import INSTRUCTION, encode, text_field
-from robots.language.tokenizer import Reading
+from robots.language.tokenizer import TokenizerSpec
 from tests.real.deploy.test_loop import Setup
 from tests.real.fakes import contract
 from tests.real.onnx_models import save_policy, save_reading_policy
@@ -95,9 +95,7 @@ def test_a_tokenizer_of_another_bundle_is_refused(tmp_path):
 
 def test_a_graph_that_does_not_name_its_tokenizer_is_refused(tmp_path):
     save_reading_policy(tmp_path / "policy.onnx", READS, silent=True)
-    with pytest.raises(
-        HandoffError, match=r"does not say by which tokenizer \(metadata 'handoff\.reading'\)"
-    ):
+    with pytest.raises(HandoffError, match=r"names no tokenizer \(metadata 'handoff\.reading'\)"):
         OnnxPolicy(tmp_path / "policy.onnx")
 
 
@@ -129,9 +127,9 @@ def test_reading_takes_neither_torch_nor_transformers(policy_file):
 
 def test_damaged_words_about_the_tokenizer_are_refused():
     with pytest.raises(HandoffError, match="reading: not JSON"):
-        Reading.from_json("{")
+        TokenizerSpec.from_json("{")
     with pytest.raises(HandoffError, match=r"missing key 'reading\.longest'"):
-        Reading.from_json('{"tokenizer": "0"}')
+        TokenizerSpec.from_json('{"tokenizer": "0"}')
 
 
 @pytest.mark.parametrize(
@@ -144,7 +142,7 @@ def test_damaged_words_about_the_tokenizer_are_refused():
 )
 def test_a_policy_is_not_shown_what_it_does_not_take(tmp_path, changes, what):
     save_policy(tmp_path / "policy.onnx")
-    with pytest.raises(HandoffError, match=f"is shown {what}, which it does not take"):
+    with pytest.raises(HandoffError, match=f"is given {what}, which it does not take"):
         OnnxPolicy(tmp_path / "policy.onnx")(PolicyInput(OBSERVATION, **changes), NOISE)
 
 
@@ -180,7 +178,9 @@ def test_the_gate_finds_an_answer_to_another_sentence(tmp_path):
 
 
 def test_golden_examples_without_sentences_are_refused(tmp_path):
-    with pytest.raises(HandoffError, match=r"reads language, .*golden\.npz lacks 'instruction'"):
+    with pytest.raises(
+        HandoffError, match=r"is language-conditioned, .*golden\.npz lacks 'instruction'"
+    ):
         gated(tmp_path, **{INSTRUCTION: None})
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, field
+from typing import Annotated, Literal
 
 import pytest
+from pydantic import Discriminator
 
-from robots.config import config, to_plain, validate
+from robots.config import classes_of, config, key_paths, to_plain, validate
 from robots.errors import HandoffError
 
 
@@ -61,3 +63,42 @@ def test_every_problem_is_told_at_once() -> None:
         validate(Outer, {"inner": {"stepz": 1}}, "demo")
     assert "demo.name" in str(caught.value)
     assert "demo.inner.stepz" in str(caught.value)
+
+
+@config
+class Near:
+    kind: Literal["near"] = "near"
+    reach: float = 0.1
+
+
+@config
+class Far:
+    kind: Literal["far"] = "far"
+    inner: Inner | None = None
+
+
+Choice = Annotated[Near | Far, Discriminator("kind")]
+
+
+@config
+class Choosing:
+    choice: Choice = field(default_factory=Near)
+    several: tuple[Near, ...] = ()
+
+
+def test_classes_of_a_choice_are_all_its_options() -> None:
+    assert classes_of(Choice) == (Near, Far)
+    assert classes_of(Inner | None) == (Inner,)
+    assert classes_of(tuple[Near, ...]) == classes_of(int) == ()
+
+
+def test_key_paths_are_those_of_every_option() -> None:
+    assert key_paths(Choosing) == [
+        "choice",
+        "choice.kind",
+        "choice.reach",
+        "choice.inner",
+        "choice.inner.steps",
+        "choice.inner.rate",
+        "several",
+    ]

@@ -31,6 +31,12 @@ def test_a_contract_from_before_there_were_sensors_still_loads() -> None:
     assert Contract.from_json(json.dumps(old)) == CONTRACT
 
 
+def test_a_contract_from_before_robots_were_stated_has_none() -> None:
+    old = json.loads(contract(robot="panda").to_json())
+    assert old.pop("robot") == "panda"
+    assert Contract.from_json(json.dumps(old)) == CONTRACT
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,36 +1,30 @@
-"""A process that follows its parent ends with it."""
+"""A child ends with its parent and in time, its finally blocks run, and its errors are told."""
 
 import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 
-from robots.processes import end_with_parent
+import pytest
+
+from robots.errors import GateError, HandoffError
+from robots.processes import Child, ChildEndedError, cause_of_death, end, end_with_parent, spawn
+
+LONG = 20.0
+"""Limit of a wait [s] that only a defect reaches."""
 
 
-def test_a_child_ends_when_its_parent_is_killed():
-    context = multiprocessing.get_context("spawn")
-    there, here = context.Pipe()
-    parent = context.Process(target=_parent, args=(here,))
-    parent.start()
-    here.close()
-    child = there.recv()
-    assert parent.pid is not None
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.join()
-    limit = time.monotonic() + 10.0
-    while _alive(child):
-        assert time.monotonic() < limit, "the child outlived its parent"
+def wait_until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < limit, "waited in vain"
         time.sleep(0.02)
 
 
-def test_a_process_that_nobody_started_goes_on():
-    end_with_parent()
-    time.sleep(0.1)
-
-
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
@@ -38,17 +32,124 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _parent(here: Connection) -> None:
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    child = context.Process(target=_child, args=(ready,))
-    child.start()
-    ready.wait()
-    here.send(child.pid)
-    child.join()
+def having_a_child(cleaned: Path, pipe: Connection) -> None:
+    child = Child("grandchild", waiting, (cleaned,), daemon=False)
+    assert child.receive() == "ready"
+    pipe.send(child.process.pid)
+    child.process.join()
 
 
-def _child(ready: object) -> None:
-    end_with_parent()
-    ready.set()  # type: ignore[attr-defined]
+def waiting(cleaned: Path, pipe: Connection) -> None:
+    try:
+        pipe.send("ready")
+        time.sleep(600.0)
+    finally:
+        cleaned.touch()
+
+
+def deaf(pipe: Connection) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pipe.send("ready")
     time.sleep(600.0)
+
+
+def failing(error: Exception, pipe: Connection) -> None:
+    pipe.send("before")
+    raise error
+
+
+def exiting(code: int, pipe: Connection) -> None:
+    os._exit(code)
+
+
+def unspoken() -> None:
+    raise ValueError("nobody listens")
+
+
+def test_a_child_ends_in_order_when_its_parent_is_killed(tmp_path: Path) -> None:
+    parent = Child("parent", having_a_child, (tmp_path / "cleaned",), daemon=False)
+    grandchild = parent.receive()
+    parent.process.kill()
+    parent.process.join()
+    wait_until(lambda: not alive(grandchild))
+    assert (tmp_path / "cleaned").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_runs_the_finally_blocks_of_a_child_and_is_told(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    child = Child("child", waiting, (tmp_path / "cleaned",), daemon=True)
+    assert child.receive() == "ready"
+    assert child.process.pid is not None
+    os.kill(child.process.pid, number)
+    with pytest.raises(ChildEndedError, match=f"was killed by {number.name} .* {128 + number}"):
+        child.receive()
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_a_child_that_ignores_sigterm_is_killed_after_the_limit(tmp_path: Path) -> None:
+    child = Child("deaf", deaf, daemon=True)
+    other = Child("waiting", waiting, (tmp_path / "cleaned",), daemon=True)
+    assert child.receive() == other.receive() == "ready"
+    began = time.monotonic()
+    end([child.process, other.process], 0.5)
+    assert 0.4 < time.monotonic() - began < LONG
+    assert child.process.exitcode == -signal.SIGKILL
+    assert other.process.exitcode == 128 + signal.SIGTERM, "its end was not cut short"
+    end([child.process])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (GateError("too slow"), GateError, "too slow"),
+        (ValueError("odd"), HandoffError, "ValueError: odd (unexpected; "),
+        (OSError(28, "No space", "a.bin"), HandoffError, "disk full while writing a.bin"),
+    ],
+)
+def test_an_error_of_a_child_arrives_after_its_messages_with_its_traceback(
+    error: Exception, kind: type[Exception], text: str
+) -> None:
+    child = Child("failing", failing, (error,), daemon=True)
+    assert child.receive() == "before"
+    with pytest.raises(kind) as raised:
+        child.receive()
+    assert type(raised.value) is kind
+    assert str(raised.value).startswith(text)
+    assert "in failing" in raised.value.__notes__[0]
+    with pytest.raises(ChildEndedError, match="died with exit code 1 and no result"):
+        child.receive()
+
+
+def test_a_child_that_exits_is_told_with_its_code() -> None:
+    child = Child("exiting", exiting, (7,), daemon=True)
+    with pytest.raises(ChildEndedError, match="died with exit code 7 and no result"):
+        child.receive()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (0, "died with exit code 0 and no result."),
+        (-9, "was killed by SIGKILL and died with exit code -9. Was the machine out of memory?"),
+        (-11, "was killed by SIGSEGV and died with exit code -11."),
+        (143, "was killed by SIGTERM and died with exit code 143."),
+        (130, "died with exit code 130 and no result."),
+    ],
+)
+def test_causes_of_death_in_words(code: int, told: str) -> None:
+    assert cause_of_death(code) == told
+
+
+def test_an_error_that_nobody_is_told_of_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    process = spawn("unspoken", unspoken, (), daemon=True)
+    process.join(LONG)
+    assert process.exitcode == 1
+    assert "ValueError: nobody listens" in capfd.readouterr().err
+
+
+def test_a_process_that_nobody_started_goes_on() -> None:
+    assert multiprocessing.parent_process() is None
+    end_with_parent()
+    time.sleep(0.1)

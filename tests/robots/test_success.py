@@ -53,10 +53,6 @@ def test_a_step_without_the_further_condition_does_not_count():
     assert told == [False, False, False, True]
 
 
-def test_latency_is_the_steps_after_the_first():
-    assert SuccessDetector(DETECTOR).latency(rate_hz=20.0) == pytest.approx(0.1)
-
-
 def test_logits_are_refused():
     with pytest.raises(HandoffError, match="Are these logits"):
         SuccessDetector(DETECTOR).update(np.array([3.2]))

@@ -3,18 +3,17 @@ applies to it."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Literal
 
 import numpy as np
 import pytest
 
+from robots.franka import RobotName
 from robots.interfaces import Observation, VecEnv
-from sim.make import TASKS
+from sim.make import TASKS, find_task
 from sim.vec_env import Worlds, WorldsConfig
 from tests.sim.walk import make_walk, make_walk_in_workers, make_walk_of_all
 
@@ -41,7 +40,7 @@ class Entry:
     reuse: bool = False
     """Whether worlds take so long to make that checks should share them."""
     marks: tuple[pytest.MarkDecorator, ...] = ()
-    """Such as `pytest.mark.gpu`, or `pytest.mark.skipif(..., reason=...)`."""
+    """Such as `pytest.mark.gpu`, or `pytest.mark.needs("maniskill")`."""
 
 
 def make_push_t(picture: int | None, num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
@@ -68,10 +67,13 @@ def make_fetch(task: str, num_envs: int, on_end: OnEnd, max_steps: int) -> VecEn
     return Worlds(engine, WorldsConfig(on_end=on_end, max_steps=max_steps))
 
 
-def make_mujoco(task: str, num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+def make_mujoco(
+    task: str, num_envs: int, on_end: OnEnd, max_steps: int, robot: RobotName = "fr3"
+) -> VecEnv:
     from sim.make import WorldConfig, make_worlds
 
-    return make_worlds(WorldConfig(task=task, on_end=on_end, max_steps=max_steps), num_envs)
+    config = WorldConfig(task=task, robot=robot, on_end=on_end, max_steps=max_steps)
+    return make_worlds(config, num_envs)
 
 
 def make_randomized(task: str, num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
@@ -94,13 +96,6 @@ def make_maniskill(
     return make_worlds(config, num_envs)
 
 
-def without(package: str, reason: str) -> pytest.MarkDecorator:
-    """Skips where a package is not installed, but never where all engines are required."""
-    return pytest.mark.skipif(
-        find_spec(package) is None and not os.environ.get("HANDOFF_REQUIRE_ENGINES"), reason=reason
-    )
-
-
 def go_to_the_goal(observation: Observation) -> np.ndarray:
     """The task reach moves its target by 2 cm per unit of action; a quarter of the way at a time
     does not overshoot."""
@@ -113,11 +108,12 @@ def make_warp_reach(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
     import warp  # pyright: ignore[reportMissingImports]
 
     from sim.engines.warp import WarpEngine
-    from sim.tasks.reach import TASK
 
     # Kernels are compiled at their first use; unoptimised they take a third of the time.
     warp.config.optimization_level = 0
-    return Worlds(WarpEngine(TASK, num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps))
+    return Worlds(
+        WarpEngine(find_task("reach"), num_envs), WorldsConfig(on_end=on_end, max_steps=max_steps)
+    )
 
 
 def reach_for_the_goal(observation: Observation) -> np.ndarray:
@@ -130,7 +126,7 @@ def walk_on(observation: Observation) -> np.ndarray:
     return np.ones((len(observation["place"]), 1))
 
 
-MANISKILL = without("mani_skill", "the extra [maniskill] is not installed")
+MANISKILL = pytest.mark.needs("maniskill")
 
 ENTRIES = [
     Entry("mujoco_reach", partial(make_mujoco, "reach"), solve=go_to_the_goal, solve_steps=60),
@@ -139,6 +135,13 @@ ENTRIES = [
         for task in TASKS
         if task != "reach"
     ),
+    Entry(
+        "mujoco_reach_panda",
+        partial(make_mujoco, "reach", robot="panda"),
+        solve=go_to_the_goal,
+        solve_steps=60,
+    ),
+    Entry("mujoco_pick_cube_panda", partial(make_mujoco, "pick_cube", robot="panda"), reuse=True),
     Entry("mujoco_pick_cube_randomized", partial(make_randomized, "pick_cube"), reuse=True),
     Entry("walk", make_walk, solve=walk_on),
     Entry("walk_of_all", make_walk_of_all, solve=walk_on),
@@ -157,7 +160,7 @@ ENTRIES = [
         "warp_reach",
         make_warp_reach,
         reuse=True,
-        marks=(without("mujoco_warp", "the extra [warp] is not installed"),),
+        marks=(pytest.mark.needs("warp"),),
     ),
     *(
         Entry(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from robots.spec import ActionSpec, FieldSpec
-from sim.engine import Reading
+from sim.engine import EngineState
 from sim.vec_env import Worlds, WorldsConfig
 
 
@@ -36,11 +36,11 @@ class LineEngine:
         self.actions.append(action[:, 0].copy())
         self.count += running
 
-    def read(self) -> Reading:
+    def read(self) -> EngineState:
         solved = self.count >= np.array([self.lengths(int(seed)) for seed in self.seed])
         coverage = np.array([self.coverage(int(count)) for count in self.count])
         place = (100.0 * self.seed + self.count)[:, None]
-        return Reading({"place": place}, 2.0 * coverage, solved, solved, {"coverage": coverage})
+        return EngineState({"place": place}, 2.0 * coverage, solved, solved, {"coverage": coverage})
 
     def save(self) -> dict[str, np.ndarray]:
         return {"place": self.seed.copy(), "count": self.count.copy()}

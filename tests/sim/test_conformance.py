@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from robots.interfaces import VecEnv, WorldState
-from sim.engine import Reading
+from sim.engine import EngineState
 from sim.vec_env import Worlds, WorldsConfig
 from tests.sim import conformance
 from tests.sim.conformance import Check, checks_of
@@ -59,7 +59,7 @@ class RestoresAll(WalkEngine):
 
 
 class KeepsItsArrays(WalkEngine):
-    def read(self) -> Reading:
+    def read(self) -> EngineState:
         return super().read()._replace(observation={"place": self.place[:, None]})
 
 
@@ -77,7 +77,7 @@ class ResetsAll(WalkEngine):
 
 
 class TellsInSingles(WalkEngine):
-    def read(self) -> Reading:
+    def read(self) -> EngineState:
         return (
             super().read()._replace(observation={"place": self.place[:, None].astype(np.float32)})
         )

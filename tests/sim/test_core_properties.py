@@ -16,20 +16,21 @@ from robots.config import validate
 from robots.control.actions import CartesianDelta, JointDelta, JointTarget
 from robots.control.impedance import ImpedanceGains, cartesian_torque
 from robots.errors import HandoffError
-from robots.franka.fr3 import DQ_MAX, Q_HOME, Q_MAX
+from robots.franka import find_robot
 from robots.interfaces import Step
 from sim.engines.mujoco import MujocoConfig, MujocoEngine, build_model
 from sim.make import TASKS, WorldConfig, find_task, make_worlds
 from sim.scene.cameras import CamerasConfig
 from sim.scene.view import Layout, View
-from sim.tasks import pick_cube, reach
 from sim.vec_env import Worlds, WorldsConfig
+
+FR3 = find_robot("fr3")
 
 SMALL = CamerasConfig(names=("front",), height=24, width=32)
 
 
 def make(config: MujocoConfig, n: int = 3, **episodes: Any) -> Worlds:
-    return Worlds(MujocoEngine(pick_cube.TASK, n, config), WorldsConfig(**episodes))
+    return Worlds(MujocoEngine(find_task("pick_cube"), n, config), WorldsConfig(**episodes))
 
 
 def arrays(step: Step) -> dict[str, np.ndarray]:
@@ -58,8 +59,14 @@ def drive(worlds: Worlds, seed: int, calls: int = 8) -> list[dict[str, np.ndarra
 @pytest.mark.parametrize("on_end", ["reset", "freeze"])
 @pytest.mark.parametrize(
     "config",
-    [MujocoConfig(randomized=True), MujocoConfig(randomized=True, cameras=SMALL)],
-    ids=["state", "pictures"],
+    [
+        pytest.param(MujocoConfig(randomized=True), id="state"),
+        pytest.param(
+            MujocoConfig(randomized=True, cameras=SMALL),
+            id="pictures",
+            marks=pytest.mark.needs("opengl"),
+        ),
+    ],
 )
 def test_what_follows_a_saved_state_is_the_same_in_the_same_and_in_new_worlds(
     config: MujocoConfig, on_end: str
@@ -126,13 +133,16 @@ def test_a_world_drawn_often_has_the_model_of_one_drawn_once(name: str) -> None:
 def test_the_engine_computes_the_cartesian_law_however_the_hand_is_turned(
     yaw: float, tilt: float
 ) -> None:
-    model, rng = build_model(reach.TASK, reach.TASK.actions), np.random.default_rng(0)
+    model, rng = (
+        build_model(find_task("reach"), find_task("reach").actions),
+        np.random.default_rng(0),
+    )
     data = mujoco.MjData(model)
-    data.qpos[:7] = Q_HOME + rng.normal(size=7) * 0.05 - [0, 0, 0, 0, 0, tilt, yaw]
+    data.qpos[:7] = FR3.q_home + rng.normal(size=7) * 0.05 - [0, 0, 0, 0, 0, tilt, yaw]
     data.qvel[:7] = rng.normal(size=7) * 0.1
     mujoco.mj_forward(model, data)
     view = View(
-        Layout(model),
+        Layout(model, FR3),
         data.qpos[None].copy(),
         data.qvel[None].copy(),
         np.zeros((1, 7)),
@@ -154,7 +164,7 @@ def test_a_turned_and_tilted_hand_comes_to_rest_at_its_target() -> None:
     goal = np.array(
         [[0.45, 0.0, 0.3, *turn] for turn in ((0, 0, 1.2), (0.3, 0.3, 1.2), (-0.3, 0.3, -1.2))]
     )
-    engine = MujocoEngine(reach.TASK, 3, MujocoConfig(actions=space))
+    engine = MujocoEngine(find_task("reach"), 3, MujocoConfig(actions=space))
     engine.reset(np.arange(3), np.arange(3))
     for _ in range(60):
         step = (goal - engine.view.target_pose) / np.array([0.02] * 3 + [0.1] * 3)
@@ -188,28 +198,28 @@ def test_a_broken_world_stops_the_run_and_troubles_neither_neighbours_nor_its_ne
 
 
 def test_a_world_that_the_physics_left_within_its_period_has_no_reward() -> None:
-    engine = MujocoEngine(reach.TASK, 2)
+    engine = MujocoEngine(find_task("reach"), 2)
     engine.reset(np.arange(2), np.arange(2))
     for _ in range(3):
         engine.step(np.zeros((2, 3)), np.ones(2, dtype=bool))
-    engine._state[1, 0] -= reach.TASK.timestep
+    engine._state[1, 0] -= find_task("reach").timestep
     assert np.isfinite(engine.read().reward).tolist() == [True, False]
 
 
 def test_an_arm_in_its_way_is_not_thrown_when_joint_targets_are_far() -> None:
     space = JointTarget()
-    held, far = Q_HOME.copy(), Q_HOME + 2.0
-    target = Q_HOME.copy()
+    held, far = FR3.q_home.copy(), FR3.q_home + 2.0
+    target = FR3.q_home.copy()
     for _ in range(60):
-        target = space.target(target, held, far, 0.05)
+        target = space.target(target, held, far, 0.05, FR3.limits)
     np.testing.assert_allclose(
-        target, np.minimum(Q_HOME + np.array(space.leash), Q_MAX - space.margin)
+        target, np.minimum(FR3.q_home + np.array(space.leash), FR3.limits.q_max - space.margin)
     )
     # Free, the leash does not slow it: behind a target at `speed` a joint lags by damping /
     # stiffness.
     gains = ImpedanceGains()
     lag = np.array(gains.joint_damping) / np.array(gains.joint_stiffness)
-    assert (space.speed * DQ_MAX * (lag + 0.05) < np.array(space.leash)).all()
+    assert (space.speed * FR3.limits.dq_max * (lag + 0.05) < np.array(space.leash)).all()
 
 
 @pytest.mark.parametrize(
@@ -270,6 +280,7 @@ def test_a_state_of_other_worlds_is_refused() -> None:
             )
 
 
+@pytest.mark.needs("opengl")
 def test_pictures_asked_for_in_another_thread_are_refused() -> None:
     worlds = make(MujocoConfig(cameras=SMALL))
     worlds.reset([1, 2, 3])

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from robots.franka import fr3
-from robots.franka.kinematics import forward_kinematics, inverse_kinematics, jacobian
+from robots.franka import find_robot
+from robots.franka.kinematics import inverse_kinematics
+from sim.engines.opencv_substitute import importable_opencv
 from sim.tasks.push_t import geometry
 from sim.twin.push_t_world import PushTWorld
+
+FR3 = find_robot("fr3")
 
 DATA = Path(os.environ.get("HANDOFF_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 DEMONSTRATIONS = DATA / "pusht" / "pusht_cchi_v7_replay.zarr.zip"
@@ -21,9 +24,8 @@ BLOCK = np.array([0.30, 0.20, 0.7])
 
 @pytest.fixture(scope="module")
 def gym_push_t() -> Any:
-    import gym_pusht  # noqa: F401  (registers the environment)
-
-    return gymnasium.make("gym_pusht/PushT-v0", obs_type="state").unwrapped
+    with importable_opencv():
+        return gymnasium.make("gym_pusht:gym_pusht/PushT-v0", obs_type="state").unwrapped
 
 
 @pytest.fixture(scope="module")
@@ -110,15 +112,17 @@ def test_the_agents_whole_range_is_in_reach_with_the_pusher_upright() -> None:
     for x in np.linspace(*geometry.AGENT_RANGE, 7):
         for y in np.linspace(*geometry.AGENT_RANGE, 7):
             q = inverse_kinematics(
-                geometry.flange_target(np.array([x, y])), geometry.Q_BOARD_CENTRE
+                FR3, geometry.flange_target(np.array([x, y])), geometry.Q_BOARD_CENTRE
             )
-            assert min((q - fr3.Q_MIN).min(), (fr3.Q_MAX - q).min()) > 0.095
-            assert np.linalg.svd(jacobian(q), compute_uv=False)[-1] > 0.06
+            assert min((q - FR3.limits.q_min).min(), (FR3.limits.q_max - q).min()) > 0.095
+            assert np.linalg.svd(FR3.chain.jacobian(q), compute_uv=False)[-1] > 0.06
 
 
 def test_the_centre_posture_holds_the_pusher_over_the_boards_centre() -> None:
     expected = geometry.flange_target(geometry.BOARD_CENTRE)
-    np.testing.assert_allclose(forward_kinematics(geometry.Q_BOARD_CENTRE), expected, atol=2e-3)
+    np.testing.assert_allclose(
+        FR3.chain.forward_kinematics(geometry.Q_BOARD_CENTRE), expected, atol=2e-3
+    )
 
 
 def test_reset_places_pusher_and_block_where_asked(world: PushTWorld) -> None:
@@ -134,7 +138,7 @@ def test_end_effector_frame_agrees_with_the_kinematics(world: PushTWorld) -> Non
     for _ in range(20):
         world.step(np.array([3.0, -2.0, 1.0, 2.0, 0.5, -0.5, 0.3]))
     np.testing.assert_allclose(
-        world.base_T_ee, forward_kinematics(world.q) @ world.flange_T_ee, atol=1e-12
+        world.base_T_ee, FR3.chain.forward_kinematics(world.q) @ world.flange_T_ee, atol=1e-12
     )
 
 
@@ -152,7 +156,7 @@ def push_right(world: PushTWorld) -> np.ndarray:
     trajectory."""
     agent = world.reset(np.array([0.15, 0.215]), np.array([0.256, 0.2, 0.0]))
     q0 = world.q.copy()
-    q1 = inverse_kinematics(geometry.flange_target(agent + np.array([0.1, 0.0])), q0)
+    q1 = inverse_kinematics(FR3, geometry.flange_target(agent + np.array([0.1, 0.0])), q0)
     K, D = np.array([600, 600, 600, 600, 250, 150, 50.0]), np.array([50, 50, 50, 50, 20, 15, 10.0])
     record = []
     for i in range(1000):

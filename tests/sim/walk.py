@@ -12,7 +12,7 @@ import numpy as np
 from robots.errors import HandoffError
 from robots.interfaces import VecEnv, WorldState
 from robots.spec import ActionSpec, FieldSpec
-from sim.engine import Reading
+from sim.engine import EngineState
 from sim.vec_env import Worlds, WorldsConfig
 
 OnEnd = Literal["reset", "freeze"]
@@ -54,9 +54,9 @@ class WalkEngine:
             if action[i, 0] > 100.0:
                 self.place[i] = np.nan
 
-    def read(self) -> Reading:
+    def read(self) -> EngineState:
         over = self.place >= FAR
-        return Reading(
+        return EngineState(
             observation={"place": self.place[:, None].copy()},
             reward=self.reward.copy(),
             terminated=over,
@@ -99,7 +99,7 @@ def make_walk_of_all(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
 
 
 def make_walk_in_workers(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
-    from sim.subprocess_vec_env import WorkerWorlds
+    from sim.processes.vec_env import worker_vec_env
 
     make = partial(make_walk, on_end=on_end, max_steps=max_steps)
-    return WorkerWorlds(make, num_envs, min(2, num_envs))
+    return worker_vec_env(make, num_envs, min(2, num_envs))

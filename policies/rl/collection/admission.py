@@ -1,5 +1,5 @@
-"""Which rollout may be begun while an earlier one is still learned from (AReaL, arXiv 2505.24298,
-section 5.1)."""
+"""Admits a new rollout while an earlier one is still learned from (AReaL, arXiv 2505.24298, section
+5.1)."""
 
 from __future__ import annotations
 

@@ -14,26 +14,29 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
-from torch import nn
 
 from policies.rl.collection.admission import Admission
+from policies.rl.collection.interfaces import PublishedActor
 from policies.rl.on_policy.advantages import ChunkRollout
 from robots.errors import HandoffError
 
+Actor = TypeVar("Actor", bound=PublishedActor)
 
-class Stale:
+
+class Stale(Generic[Actor]):
     """Acts by a copy of a learning actor.
 
     Args:
-        learning: a `TokenActor` or `FlowActor`, which learns in place.
+        learning: learns in place.
         staleness: updates that the copy may lie behind, at least one.
     """
 
-    def __init__(self, learning: Any, staleness: int) -> None:
-        self._learning, self._admission = learning, Admission(staleness)
+    def __init__(self, learning: Actor, staleness: int) -> None:
+        self._learning = learning
+        self._admission = Admission(staleness)
         self.actor = copy.deepcopy(learning)
         """Who acts."""
         self._next: ChunkRollout | None = None
@@ -95,9 +98,8 @@ def check_arrived(published: str, acting: str) -> None:
         )
 
 
-def _tensors(actor: Any) -> Iterator[torch.Tensor]:
+def _tensors(actor: PublishedActor) -> Iterator[torch.Tensor]:
     """All weights and buffers by which an actor acts or values."""
-    for part in (actor.policy, getattr(actor, "learned", None), actor.head):
-        if isinstance(part, nn.Module):
-            yield from part.parameters()
-            yield from part.buffers()
+    for part in actor.acting():
+        yield from part.parameters()
+        yield from part.buffers()

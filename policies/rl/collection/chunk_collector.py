@@ -12,10 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.rl.collection.chunk_env import ChunkWorlds
-from policies.rl.collection.device_chunk_env import ResidentChunkWorlds
-from policies.rl.collection.episode_statistics import EpisodeTally
-from policies.rl.collection.interfaces import Decided
+from policies.rl.collection.episode_statistics import EpisodeStatistics
+from policies.rl.collection.interfaces import (
+    ChunkActor,
+    ChunkActorOutput,
+    Decided,
+    DecisionEnv,
+)
 from policies.rl.on_policy.advantages import ChunkRollout
 from policies.rl.on_policy.config import Outcome
 from policies.rl.on_policy.rollout import Trace
@@ -26,22 +29,20 @@ class ChunkCollector:
 
     Args:
         worlds: N.
-        actor: `decide(seen, generator)` gives a chunk, a trace, log-probabilities (N, K, H, A) and
-            values (N, V) or None; `value(seen)` values alone.
+        actor: decides, and values what it sees if it values anything.
         seed: of all chance.
     """
 
-    def __init__(
-        self, worlds: ChunkWorlds | ResidentChunkWorlds, actor: Any, seed: int = 0
-    ) -> None:
-        self.worlds, self._actor = worlds, actor
+    def __init__(self, worlds: DecisionEnv, actor: ChunkActor, seed: int = 0) -> None:
+        self.worlds = worlds
+        self._actor = actor
         self._generator = torch.Generator(worlds.device).manual_seed(seed)
-        self.tally = EpisodeTally(worlds.num_envs)
+        self.statistics = EpisodeStatistics(worlds.num_envs)
 
     def begin(self) -> None:
         """Leaves the episodes that are under way, and begins new ones in all worlds."""
         self.worlds.begin()
-        self.tally.begin()
+        self.statistics.begin()
 
     def rollout(self, decisions: int) -> ChunkRollout:
         """The next `decisions` decisions in all worlds; those that end begin anew."""
@@ -73,7 +74,7 @@ class ChunkCollector:
         """
         self.worlds.prepare()
         self.worlds.begin_groups(size)
-        self.tally.begin()
+        self.statistics.begin()
         rows, traces = [], []
         returned_N = torch.zeros(self.worlds.num_envs, device=self.worlds.device)
         solved_N = torch.zeros(self.worlds.num_envs, dtype=torch.bool, device=self.worlds.device)
@@ -110,10 +111,10 @@ class ChunkCollector:
             seen = self.worlds.seen()
             made = self._actor.decide(seen, self._generator)
             led = self.worlds.step(made.chunk_BHA)
-            self.tally.add(led)
+            self.statistics.add(led)
             yield self._row(seen, made, led), made.trace, led
 
-    def _row(self, seen: Any, made: Any, led: Decided) -> dict[str, Any]:
+    def _row(self, seen: Any, made: ChunkActorOutput, led: Decided) -> dict[str, Any]:
         row = {
             "seen": seen,
             "log_prob": made.log_prob_BKHA,

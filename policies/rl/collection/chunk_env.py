@@ -8,7 +8,7 @@ executed part.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from robots.language.text import INSTRUCTION
 
 class ChunkWorlds:
     """Simulated worlds as a chunk policy meets them: histories, normalised units, chunks;
-    `DecisionWorlds`.
+    implements `policies.rl.collection.interfaces.DecisionEnv`.
 
     What is seen is the history of the observation vector; of a policy that reads, a TensorDict of
     it (`vector`), of the words (`instruction`, UTF-8) and of the cameras' newest pictures.
@@ -56,7 +56,7 @@ class ChunkWorlds:
         pays: PracticeReward | None = None,
     ) -> None:
         self._others = others_of(policy)
-        check_fits(env, policy, n_action_steps, self._others)
+        check_fits(env.observation_spec, policy, n_action_steps, self._others)
         history = policy.observation_shape[0]
         self.env, self.num_envs, self._policy = env, env.num_envs, policy
         self.device = torch.device("cpu")
@@ -65,8 +65,7 @@ class ChunkWorlds:
         self.entries = n_action_steps * policy.chunk_shape[1]
         """D, of the executed part of a chunk."""
         self._seeds, self._discount, self._pays = seeds, discount, pays or PracticeReward()
-        self.executed = 0
-        """Actions executed so far, in all worlds together."""
+        self._executed = 0
         self._told_N = np.full(env.num_envs, np.nan)
         """What the task told last of the episodes under way."""
         self._history: list[np.ndarray] = []
@@ -79,7 +78,7 @@ class ChunkWorlds:
         """Before a rollout: nothing, for starts are drawn as they are needed."""
 
     def begin(self) -> None:
-        """See `DecisionWorlds.begin`."""
+        """See `RolloutEnv.begin`."""
         self.begin_from([next(self._seeds) for _ in range(self.num_envs)])
 
     def begin_groups(self, size: int) -> None:
@@ -103,15 +102,24 @@ class ChunkWorlds:
         """(N, T, O) normalised; see the class."""
         return self._shown(self._history, self._beside)
 
-    @property
-    def met(self) -> Any:
+    def visited_states(self) -> Any:
         """(R, T, O) the newest states in which was decided, normalised; see the class."""
         return torch.cat([*self._met]) if self._met else self.seen()[:0]
 
-    @met.setter
-    def met(self, seen_RTO: Any) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run keeps of the worlds; their episodes begin anew."""
+        return {"met": self.visited_states()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes `state_dict` over; other entries of `state` are left alone."""
         self._met.clear()
-        self._met.extend(seen_RTO.split(self.num_envs))
+        self._met.extend(state["met"].split(self.num_envs))
+
+    def take_executed(self) -> int:
+        """Actions executed since the last call, in all worlds together."""
+        executed = self._executed
+        self._executed = 0
+        return executed
 
     def executed_part(self, chunk: Tensor) -> Tensor:
         """(..., H, A) to (..., D): what a world sees of a chunk."""
@@ -163,7 +171,7 @@ class ChunkWorlds:
         length = np.stack([step.executed for step in steps]).sum(axis=0, dtype=np.int64)
         # A world that stays ended says so again and again.
         terminated, truncated = made.terminated & (length > 0), made.truncated & (length > 0)
-        self.executed += int(length.sum())
+        self._executed += int(length.sum())
         after = [before, self._vector(made.observation)][-len(self._history) :]
         beside = {name: made.observation[name] for name in self._others}
         final_seen = self._shown(after, beside)
@@ -236,18 +244,20 @@ def group_seeds(seeds: Iterator[int], worlds: int, size: int) -> list[int]:
     return [seed for _ in range(worlds // size) for seed in [next(seeds)] * size]
 
 
-def check_fits(env: Any, policy: ChunkPolicy, n_action_steps: int, others: Sequence[str]) -> None:
-    """Whether these worlds can be met by this policy.
+def check_fits(
+    observed: Collection[str], policy: ChunkPolicy, n_action_steps: int, others: Sequence[str]
+) -> None:
+    """Whether worlds of these `observed` fields can be met by this policy.
 
     Raises:
         HandoffError: fields that the worlds do not have, more actions than a chunk holds, or
             histories beyond two.
     """
     history, horizon = policy.observation_shape[0], policy.chunk_shape[0]
-    missing = sorted({*policy.shapes.entries, *others} - env.observation_spec.keys())
+    missing = sorted({*policy.shapes.entries, *others} - {*observed})
     if missing:
         raise HandoffError(
-            f"practice: the worlds do not observe {missing}, only {sorted(env.observation_spec)}."
+            f"practice: the worlds do not observe {missing}, only {sorted(observed)}."
         )
     if not 1 <= n_action_steps <= horizon - history + 1 or history > 2:
         raise HandoffError(
@@ -258,9 +268,5 @@ def check_fits(env: Any, policy: ChunkPolicy, n_action_steps: int, others: Seque
 
 def others_of(policy: ChunkPolicy) -> tuple[str, ...]:
     """Fields beside the observation vector that the policy is shown."""
-    from policies.families.vision_language import VisionLanguagePolicy
-
-    spoken = (
-        (INSTRUCTION,) if isinstance(policy, VisionLanguagePolicy) and policy.said is None else ()
-    )
-    return (*policy.shapes.sensors, *spoken)
+    hears = policy.reads_language and policy.said is None
+    return (*policy.shapes.sensors, *((INSTRUCTION,) if hears else ()))

@@ -10,29 +10,15 @@ Shape suffixes: T decisions, N worlds, O observation, H horizon, A action.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from policies.rl.collection.episode_statistics import EpisodeTally
-from policies.rl.collection.interfaces import DecisionWorlds
+from policies.rl.collection.episode_statistics import EpisodeStatistics
+from policies.rl.collection.interfaces import RolloutActor, RolloutEnv
 from policies.rl.on_policy.returns import next_values
 from policies.rl.on_policy.rollout import Costs, RewardScale, Rollout, Trace
-
-
-class Decides(Protocol):
-    """An actor's decision."""
-
-    @property
-    def trace(self) -> Trace:
-        """See `policies.rl.on_policy.ppo`."""
-        ...
-
-    @property
-    def log_prob_BK(self) -> Tensor:
-        """Of its parts."""
-        ...
 
 
 class Collector:
@@ -40,24 +26,31 @@ class Collector:
 
     Args:
         worlds: N.
-        actor: `decide(seen, generator)` gives a `Decides` whose first entry is the decision.
+        actor: decides.
         critic: (N, ...) as seen to (N, 1), or (N, 2) with the value of costs.
         discount: per action, for the scale of rewards.
         seed: of all chance.
     """
 
     def __init__(
-        self, worlds: DecisionWorlds, actor: Any, critic: nn.Module, discount: float, seed: int = 0
+        self,
+        worlds: RolloutEnv,
+        actor: RolloutActor,
+        critic: nn.Module,
+        discount: float,
+        seed: int = 0,
     ) -> None:
-        self.worlds, self._actor, self._critic = worlds, actor, critic
+        self.worlds = worlds
+        self._actor = actor
+        self._critic = critic
         self._generator = torch.Generator().manual_seed(seed)
         self._scale = RewardScale(discount)
-        self.tally = EpisodeTally(worlds.num_envs)
+        self.statistics = EpisodeStatistics(worlds.num_envs)
 
     def begin(self) -> None:
         """Leaves the episodes that are under way, and begins new ones in all worlds."""
         self.worlds.begin()
-        self.tally.begin()
+        self.statistics.begin()
         self._scale.sums = []
 
     def rollout(self, decisions: int) -> Rollout:
@@ -69,7 +62,7 @@ class Collector:
             made = self._actor.decide(seen, self._generator)
             led = self.worlds.step(made[0])
             ended_N = led.terminated_N | led.truncated_N
-            self.tally.add(led)
+            self.statistics.add(led)
             with torch.no_grad():
                 row = {
                     "seen": seen,

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from policies.data.visited_states import MOST
-from policies.families.vision_language import VisionLanguagePolicy
 from policies.policy import ChunkPolicy, Words
 from policies.rl.collection.chunk_env import check_fits, others_of
 from policies.rl.collection.interfaces import Decided
@@ -34,7 +33,7 @@ from robots.language.text import INSTRUCTION, decode
 @runtime_checkable
 class StaysOnDevice(Protocol):
     """N worlds whose observations, actions and rewards are tensors of one device;
-    `sim.device.fr3.ResidentWorlds` is."""
+    `sim.device.arm.ResidentWorlds` is."""
 
     num_envs: int
     device: torch.device
@@ -66,7 +65,7 @@ class StaysOnDevice(Protocol):
         ...
 
     def step(self, action_NHA: Tensor) -> Any:
-        """Executes a chunk; see `sim.device.fr3.Led`."""
+        """Executes a chunk; see `sim.device.arm.Led`."""
         ...
 
     def check(self) -> None:
@@ -79,7 +78,7 @@ class StaysOnDevice(Protocol):
 
 
 class ResidentChunkWorlds:
-    """Implements `policies.rl.collection.interfaces.DecisionWorlds`.
+    """Implements `policies.rl.collection.interfaces.DecisionEnv`.
 
     Args:
         env: N worlds, not begun.
@@ -103,7 +102,7 @@ class ResidentChunkWorlds:
         pays: PracticeReward | None = None,
     ) -> None:
         others = others_of(policy)
-        check_fits(env, policy, n_action_steps, others)
+        check_fits(env.observation_spec, policy, n_action_steps, others)
         if policy.device.type != env.device.type or set(others) - {INSTRUCTION}:
             raise HandoffError(
                 f"practice: a policy on {policy.device} of {list(others)} for worlds on {env.device} without pictures."
@@ -126,14 +125,11 @@ class ResidentChunkWorlds:
         self._drawn = 0
         self.begin()
 
-    @property
-    def executed(self) -> int:
-        """Actions executed so far, in all worlds together."""
-        return int(self._counted)
-
-    @executed.setter
-    def executed(self, actions: int) -> None:
-        self._counted.fill_(actions)
+    def take_executed(self) -> int:
+        """See `ChunkWorlds.take_executed`; waits for the device."""
+        executed = int(self._counted)
+        self._counted.zero_()
+        return executed
 
     def prepare(self) -> None:
         """Before a rollout: draws starts for those that were taken, and looks whether something
@@ -149,7 +145,7 @@ class ResidentChunkWorlds:
             self._drawn += count
 
     def begin(self) -> None:
-        """See `DecisionWorlds.begin`."""
+        """See `RolloutEnv.begin`."""
         self._begin(1, again=True)
 
     def begin_groups(self, size: int) -> None:
@@ -167,16 +163,19 @@ class ResidentChunkWorlds:
         reads them."""
         return self._shown(self._history, self.env.observation())
 
-    @property
-    def met(self) -> Any:
+    def visited_states(self) -> Any:
         """(R, T, O) the newest states in which was decided, normalised, on the host; see
         `ChunkWorlds`."""
         return torch.cat([*self._met]).cpu() if self._met else self._kept(self.seen())[:0].cpu()
 
-    @met.setter
-    def met(self, seen_RTO: Any) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """See `ChunkWorlds.state_dict`."""
+        return {"met": self.visited_states()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `ChunkWorlds.load_state_dict`."""
         self._met.clear()
-        self._met.extend(seen_RTO.to(self.device).split(self.num_envs))
+        self._met.extend(state["met"].to(self.device).split(self.num_envs))
 
     def executed_part(self, chunk: Tensor) -> Tensor:
         """(..., H, A) to (..., D): what a world sees of a chunk."""
@@ -262,15 +261,13 @@ class ResidentChunkWorlds:
         """Has the policy read the sentences of new starts, if it has not."""
         if not self._reads:
             return
-        policy = self._policy
-        assert isinstance(policy, VisionLanguagePolicy)
         texts = np.unique(shown[INSTRUCTION], axis=0)
         fresh = dict(zip(decode(texts), texts, strict=True))
         if fresh.keys() <= self._sentences.keys():
             return
         self._sentences |= fresh
         self._text_SC = torch.from_numpy(np.stack([*self._sentences.values()])).to(self.device)
-        self._words = policy.backbone.tokens([*self._sentences])
+        self._words = self._policy.tokens([*self._sentences])
 
     def _vector(self, shown: dict[str, Tensor]) -> Tensor:
         entries = self._policy.shapes.entries

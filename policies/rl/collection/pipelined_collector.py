@@ -12,33 +12,21 @@ Shape suffixes: N worlds.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 
 from policies.rl.collection.chunk_collector import ChunkCollector
-from policies.rl.collection.chunk_env import ChunkWorlds
-from policies.rl.collection.device_chunk_env import ResidentChunkWorlds
-from policies.rl.collection.interfaces import Decided
-from policies.rl.collection.split_chunk_env import ChunkWorldsInParts, WorldsPart, joined
+from policies.rl.collection.interfaces import (
+    ChunkActor,
+    ChunkActorOutput,
+    Decided,
+    DecisionEnv,
+    DrawsAhead,
+)
+from policies.rl.collection.split_chunk_env import ChunkWorldsInParts, WorldsPart, joined_parts
 from policies.rl.on_policy.rollout import Trace
 from robots.errors import HandoffError
-
-
-@runtime_checkable
-class DrawsAhead(Protocol):
-    """An actor whose chance can be drawn before what is decided upon is seen.
-
-    `decide(seen, generator)` is `decide_by(seen, draw(len(seen), generator))`.
-    """
-
-    def draw(self, rows: int, generator: torch.Generator) -> Trace:
-        """Chance of a decision in so many worlds, each entry (rows, ...)."""
-        ...
-
-    def decide_by(self, seen: Any, chance: Trace) -> Any:
-        """A pure function of its arguments and the weights."""
-        ...
 
 
 class PipelinedCollector(ChunkCollector):
@@ -46,21 +34,22 @@ class PipelinedCollector(ChunkCollector):
 
     Args:
         worlds: in parts.
-        actor: see `ChunkCollector`; must draw ahead where there are several parts.
+        actor: see `ChunkCollector`; must be able to draw ahead.
         seed: of all chance.
 
     Raises:
-        HandoffError: it does not.
+        HandoffError: it cannot.
     """
 
-    def __init__(self, worlds: ChunkWorldsInParts, actor: Any, seed: int = 0) -> None:
-        if len(worlds.parts) > 1 and not isinstance(actor, DrawsAhead):
+    def __init__(self, worlds: ChunkWorldsInParts, actor: ChunkActor, seed: int = 0) -> None:
+        if not isinstance(actor, DrawsAhead):
             raise HandoffError(
                 f"placement: {len(worlds.parts)} parts of the worlds for a {type(actor).__name__}, whose chance cannot "
                 "be drawn ahead; numbers would depend on the parts. Place it disaggregated, or give it draw and "
                 "decide_by."
             )
-        super().__init__(worlds, actor, seed)  # type: ignore[arg-type]
+        super().__init__(worlds, actor, seed)
+        self._ahead = actor
         self._parts = worlds.parts
 
     def _decided(self, decisions: int) -> Generator[tuple[dict[str, Any], Trace, Decided]]:
@@ -70,7 +59,9 @@ class PipelinedCollector(ChunkCollector):
             for number in range(decisions + 1):
                 decides, ended, going = number < decisions, [], []
                 before = self._generator.get_state()
-                chance = self._actor.draw(self.worlds.num_envs, self._generator) if decides else {}
+                chance = {}
+                if decides:
+                    chance = self._ahead.draw(self.worlds.num_envs, self._generator)
                 for place, part in enumerate(self._parts):
                     if begun:
                         ended.append(self._end(part, begun[place]))
@@ -89,7 +80,7 @@ class PipelinedCollector(ChunkCollector):
 
     def _begin(self, part: WorldsPart, chance: Trace) -> _Begun:
         seen = part.worlds.seen()
-        made = self._actor.decide_by(
+        made = self._ahead.decide_by(
             seen, {name: drawn[part.rows] for name, drawn in chance.items()}
         )
         part.begin_step(made.chunk_BHA)
@@ -100,14 +91,14 @@ class PipelinedCollector(ChunkCollector):
         return _Ended(self._row(begun.seen, begun.made, led), begun.made.trace, led)
 
     def _whole(self, parts: list[_Ended]) -> tuple[dict[str, Any], Trace, Decided]:
-        led = joined([part.led for part in parts])
-        self.tally.add(led)
+        led = joined_parts([part.led for part in parts])
+        self.statistics.add(led)
         return _cat([part.row for part in parts]), _cat([part.trace for part in parts]), led
 
 
 class _Begun(NamedTuple):
     seen: Any
-    made: Any
+    made: ChunkActorOutput
 
 
 class _Ended(NamedTuple):
@@ -116,13 +107,11 @@ class _Ended(NamedTuple):
     led: Decided
 
 
-def collector_of(
-    worlds: ChunkWorlds | ChunkWorldsInParts | ResidentChunkWorlds, actor: Any, seed: int = 0
-) -> ChunkCollector:
+def collector_of(worlds: DecisionEnv, actor: ChunkActor, seed: int = 0) -> ChunkCollector:
     """The collector for worlds as they are placed; see `ChunkCollector`."""
     if isinstance(worlds, ChunkWorldsInParts) and len(worlds.parts) > 1:
         return PipelinedCollector(worlds, actor, seed)
-    return ChunkCollector(worlds, actor, seed)  # type: ignore[arg-type]
+    return ChunkCollector(worlds, actor, seed)
 
 
 def _cat(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,4 @@
-"""How fast each placement of a practice would be, told from the times of its pieces before hours
-are spent on it.
+"""Predicts the speed of each placement from the times of its pieces, before hours are spent on it.
 
 Measured are, on this machine and in turns: inference for all worlds, simulation of them in this
 process and in another, one part of them decided upon while another is simulated, and an update. How
@@ -19,13 +18,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, get_args
 
 import numpy as np
 import torch
 
-from policies.placement.config import Kind
 from policies.rl.collection.chunk_env import ChunkWorlds
+from policies.rl.collection.interfaces import DrawsAhead
 from policies.rl.collection.split_chunk_env import ChunkWorldsInParts, WorldsPart
 from robots.interfaces import Progress
 
@@ -55,7 +53,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Rate:
+class StepRate:
     """Steps of environments per second."""
 
     steps_per_s: float
@@ -65,7 +63,7 @@ class Rate:
 
 
 def measure(
-    actor: Any,
+    actor: DrawsAhead,
     here: ChunkWorlds,
     there: ChunkWorlds,
     parts: ChunkWorldsInParts,
@@ -76,8 +74,7 @@ def measure(
     """Measures the pieces in turns.
 
     Args:
-        actor: whose chance can be drawn ahead, see
-            `policies.rl.collection.pipelined_collector.DrawsAhead`.
+        actor: decides; its chance can be drawn ahead.
         here: worlds of this process.
         there: as many in one part, in others.
         parts: as many in several parts, in others.
@@ -90,7 +87,7 @@ def measure(
     if update is not None:
         with _timed(found, "learn"):
             update()
-    here.executed = 0
+    here.take_executed()
     while rounds < ROUNDS or time.perf_counter() - began < seconds:
         for worlds, piece in ((here, "simulate"), (there, "simulate_there")):
             with _timed(found, "infer"):
@@ -102,14 +99,13 @@ def measure(
         progress(
             min(int(time.perf_counter() - began), int(seconds)), max(1, int(seconds)), "measured"
         )
-    found.actions = here.executed / rounds
+    found.actions = here.take_executed() / rounds
     return found
 
 
-def predict(found: Measured, decisions: int) -> dict[Kind, Rate]:
-    """Rates of the placements for rollouts of so many decisions."""
+def predict(found: Measured, decisions: int) -> dict[str, StepRate]:
+    """Rates of the placements, by their names, for rollouts of so many decisions."""
     rng = np.random.default_rng(0)
-    kinds: tuple[Kind, ...] = get_args(Kind)
 
     def drawn(piece: str) -> np.ndarray:
         """(resamples + 1) means, that of the measurements themselves first."""
@@ -120,21 +116,21 @@ def predict(found: Measured, decisions: int) -> dict[Kind, Rate]:
         return np.concatenate([[times.mean()], times[chosen].mean(axis=1)])
 
     time_of = {piece: drawn(piece) for piece in PIECES}
-    rollout: dict[Kind, np.ndarray] = {
+    rollout = {
         "collocated": decisions * (time_of["infer"] + time_of["simulate"]),
         "disaggregated": decisions * (time_of["infer"] + time_of["simulate_there"]),
         "hybrid": decisions * found.parts * time_of["overlapped"] + time_of["simulate_part"],
     }
     rates = {}
-    for kind in kinds:
-        steps_per_s = found.actions * decisions / (rollout[kind] + time_of["learn"])
+    for kind, seconds in rollout.items():
+        steps_per_s = found.actions * decisions / (seconds + time_of["learn"])
         low, high = np.percentile(steps_per_s[1:], [2.5, 97.5])
-        rates[kind] = Rate(float(steps_per_s[0]), float(low), float(high))
+        rates[kind] = StepRate(float(steps_per_s[0]), float(low), float(high))
     return rates
 
 
 def _overlap(
-    actor: Any, worlds: ChunkWorldsInParts, found: Measured, generator: torch.Generator
+    actor: DrawsAhead, worlds: ChunkWorldsInParts, found: Measured, generator: torch.Generator
 ) -> None:
     """One part alone; then every part while another is decided upon, as in the pipeline."""
 

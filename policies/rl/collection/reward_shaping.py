@@ -1,4 +1,4 @@
-"""What practice pays for an action, out of what a task tells of it.
+"""Shapes the reward of an action on top of the task reward.
 
 Shape suffixes: N worlds, H actions of a chunk.
 """
@@ -17,8 +17,8 @@ class PracticeReward:
     task: float = 1.0
     """Weight of the task's own reward."""
     step: float = 0.0
-    """For every action. Where a step pays up to r and solving the task ends the episode, -r: else
-    it would pay to wait short of the goal."""
+    """Reward added to every action. Where success ends the episode and a step earns up to r, -r
+    makes stalling next to the goal worthless."""
     success: float = 0.0
     """When the task is solved."""
     failure: float = 0.0

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from policies.data.visited_states import MOST
-from policies.placement.vec_env import PlacedWorlds, SharedWorlds
 from policies.policy import ChunkPolicy
 from policies.rl.collection.chunk_env import ChunkWorlds, group_seeds
 from policies.rl.collection.device_chunk_env import ResidentChunkWorlds, StaysOnDevice
-from policies.rl.collection.interfaces import Decided
+from policies.rl.collection.interfaces import Decided, DecisionEnv
 from policies.rl.collection.reward_shaping import PracticeReward
-from robots.interfaces import VecEnv
+from robots.interfaces import SplitVecEnv, VecEnv
 
 
 class WorldsPart:
@@ -38,11 +37,13 @@ class WorldsPart:
     def __init__(
         self,
         worlds: ChunkWorlds,
-        env: SharedWorlds,
+        env: SplitVecEnv,
         first: int,
         upcoming: Callable[[], Sequence[int]],
     ) -> None:
-        self.worlds, self._env, self._upcoming = worlds, env, upcoming
+        self.worlds = worlds
+        self._env = env
+        self._upcoming = upcoming
         self.rows = slice(first, first + env.num_envs)
         """In the whole."""
 
@@ -50,7 +51,7 @@ class WorldsPart:
         """Sets its worlds going with a normalised chunk (n, H, A)."""
         # Several processes do not know of each other's ends: then it is this one that starts worlds
         # anew, and waits.
-        ahead = self.worlds.begins_again and len(self._env.shares) == 1
+        ahead = self.worlds.begins_again and self._env.takes_starts
         self._env.send(self.worlds.actions(decision), self._upcoming() if ahead else None)
 
     def end_step(self) -> Decided:
@@ -63,7 +64,7 @@ class WorldsPart:
 
 
 class ChunkWorldsInParts:
-    """Implements `policies.rl.collection.interfaces.DecisionWorlds`.
+    """Implements `policies.rl.collection.interfaces.DecisionEnv`.
 
     Seeds are taken in the order of the worlds, as they would be by one `ChunkWorlds` of all of
     them.
@@ -80,14 +81,16 @@ class ChunkWorldsInParts:
 
     def __init__(
         self,
-        env: PlacedWorlds,
+        env: SplitVecEnv,
         policy: ChunkPolicy,
         n_action_steps: int,
         seeds: Iterator[int],
         discount: float,
         pays: PracticeReward | None = None,
     ) -> None:
-        self.env, self.num_envs, self._seeds = env, env.num_envs, seeds
+        self.env = env
+        self.num_envs = env.num_envs
+        self._seeds = seeds
         self.device = torch.device("cpu")
         self.parts: list[WorldsPart] = []
         first = 0
@@ -98,21 +101,15 @@ class ChunkWorldsInParts:
         self.entries = self.parts[0].worlds.entries
         """D, of the executed part of a chunk."""
 
-    @property
-    def executed(self) -> int:
-        """Actions executed so far, in all worlds together."""
-        return sum(part.worlds.executed for part in self.parts)
-
-    @executed.setter
-    def executed(self, actions: int) -> None:
-        for number, part in enumerate(self.parts):
-            part.worlds.executed = actions if number == 0 else 0
+    def take_executed(self) -> int:
+        """See `ChunkWorlds.take_executed`."""
+        return sum(part.worlds.take_executed() for part in self.parts)
 
     def prepare(self) -> None:
         """See `ChunkWorlds.prepare`."""
 
     def begin(self) -> None:
-        """See `DecisionWorlds.begin`."""
+        """See `RolloutEnv.begin`."""
         for part in self.parts:
             part.worlds.begin()
 
@@ -130,7 +127,7 @@ class ChunkWorldsInParts:
         """See `ChunkWorlds.step`: all parts at once, and no deciding meanwhile."""
         for part in self.parts:
             part.begin_step(decision[part.rows])
-        return joined([part.end_step() for part in self.parts])
+        return joined_parts([part.end_step() for part in self.parts])
 
     def _upcoming(self) -> list[int]:
         return list(islice(copy.copy(self._seeds), self.num_envs))
@@ -139,21 +136,24 @@ class ChunkWorldsInParts:
         """(..., H, A) to (..., D): what a world sees of a chunk."""
         return self.parts[0].worlds.executed_part(chunk)
 
-    @property
-    def met(self) -> Any:
+    def visited_states(self) -> Any:
         """(R, T, O) the newest states in which was decided, normalised, in the order of the
         whole."""
-        columns = [part.worlds.met.split(part.worlds.num_envs) for part in self.parts]
+        columns = [part.worlds.visited_states().split(part.worlds.num_envs) for part in self.parts]
         rows = [torch.cat(row) for row in zip(*columns, strict=True)]
         # A part keeps longer than the whole would, for its rows are fewer.
         kept = -(-MOST // self.num_envs)
         return torch.cat(rows[-kept:])
 
-    @met.setter
-    def met(self, seen_RTO: Any) -> None:
-        rows = seen_RTO.split(self.num_envs)
+    def state_dict(self) -> dict[str, Any]:
+        """See `ChunkWorlds.state_dict`."""
+        return {"met": self.visited_states()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `ChunkWorlds.load_state_dict`."""
+        rows = state["met"].split(self.num_envs)
         for part in self.parts:
-            part.worlds.met = torch.cat([row[part.rows] for row in rows])
+            part.worlds.load_state_dict({"met": torch.cat([row[part.rows] for row in rows])})
 
 
 def worlds_of(
@@ -163,16 +163,16 @@ def worlds_of(
     seeds: Iterator[int],
     discount: float,
     pays: PracticeReward | None = None,
-) -> ChunkWorlds | ChunkWorldsInParts | ResidentChunkWorlds:
+) -> DecisionEnv:
     """Worlds of chunks, in parts or on a device if `env` is; see `ChunkWorlds`."""
     if isinstance(env, StaysOnDevice):
         return ResidentChunkWorlds(env, policy, n_action_steps, seeds, discount, pays)
-    if isinstance(env, PlacedWorlds) and len(env.parts) > 1:
+    if isinstance(env, SplitVecEnv) and len(env.parts) > 1:
         return ChunkWorldsInParts(env, policy, n_action_steps, seeds, discount, pays)
     return ChunkWorlds(env, policy, n_action_steps, seeds, discount, pays)
 
 
-def joined(parts: Sequence[Decided]) -> Decided:
+def joined_parts(parts: Sequence[Decided]) -> Decided:
     """What all worlds were led to, of what those of every part were."""
     columns: list[Any] = [
         None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)

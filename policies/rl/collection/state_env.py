@@ -6,7 +6,6 @@ Shape suffixes: N worlds, O observation, A action.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
@@ -14,14 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from policies.rl.collection.episode_statistics import RECENT, EpisodeStatistics
 from policies.rl.collection.reward_shaping import PracticeReward, told_last
 from robots.errors import HandoffError
 from robots.interfaces import Observation, VecEnv, WorldState
 from robots.spec import FieldSpec
 from robots.wire.steps import Steps, plain_steps
-
-RECENT = 100
-"""Episodes over which success and return are told."""
 
 
 class StateWorlds:
@@ -56,12 +53,11 @@ class StateWorlds:
         n = env.num_envs
         self.episode, self.number = np.arange(n), np.zeros(n, np.int64)
         """(N,) of the running episodes, and of their next steps."""
-        self.episodes, self._begun = 0, 0
-        """Ended ones."""
-        self.recent: deque[tuple[bool, float]] = deque(maxlen=RECENT)
-        """Solved or not, and return, of the newest of those."""
-        self._return, self._told_N = np.zeros(n), np.full(n, np.nan)
-        """Of the episodes under way, and what the task told last of them."""
+        self._begun = 0
+        self.statistics = EpisodeStatistics(n, keep=RECENT)
+        """Counts every step at once, so there is nothing to flush."""
+        self._told_N = np.full(n, np.nan)
+        """What the task told last of the episodes under way."""
         self._seen = np.zeros((n, 0), np.float32)
 
     @property
@@ -85,7 +81,8 @@ class StateWorlds:
         self._seen = self._vector(self.env.reset([next(self._seeds) for _ in range(n)]))
         self.episode, self.number = self._begun + np.arange(n), np.zeros(n, np.int64)
         self._begun += n
-        self._return, self._told_N = np.zeros(n), np.full(n, np.nan)
+        self.statistics.begin()
+        self._told_N = np.full(n, np.nan)
 
     def step(self, action_NA: np.ndarray) -> Steps:
         """One step of all worlds by actions in [-1, 1]; those that end begin anew.
@@ -109,10 +106,9 @@ class StateWorlds:
         # `Step` may share arrays with the worlds, which the reset below changes.
         final_NO = self._vector(made.final_observation).copy()
         self._told_N = told_last(told_N1, one_N, self._told_N, over_N)
-        self._return += reward_N
+        self.statistics.count(reward_N, over_N, success_N)
         self.number += 1
         rows = np.flatnonzero(over_N)
-        self.recent.extend((bool(success_N[row]), float(self._return[row])) for row in rows)
         terminated_N, truncated_N = made.terminated.copy(), made.truncated.copy()
         self._seen = self._begin_again(rows) if len(rows) else final_NO
         return plain_steps(
@@ -132,16 +128,16 @@ class StateWorlds:
             else {name: torch.from_numpy(np.array(one)) for name, one in state.items()},
             "episode": torch.from_numpy(self.episode.copy()),
             "number": torch.from_numpy(self.number.copy()),
-            "return": torch.from_numpy(self._return.copy()),
+            "return": torch.from_numpy(self.statistics.return_N.copy()),
             "told": torch.from_numpy(self._told_N.copy()),
-            "counts": [self.episodes, self._begun],
-            "recent": [[solved, total] for solved, total in self.recent],
+            "counts": [self.statistics.episodes, self._begun],
+            "recent": [[one.success, one.total_reward] for one in self.statistics.ended],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes `state_dict` over; worlds that cannot be restored begin new episodes."""
-        self.episodes, self._begun = state["counts"]
-        self.recent = deque(((solved, total) for solved, total in state["recent"]), maxlen=RECENT)
+        episodes, self._begun = state["counts"]
+        self.statistics.load_returns(episodes, state["recent"])
         if state["worlds"] is None:
             self.begin()
             return
@@ -150,14 +146,14 @@ class StateWorlds:
         told = self.env.restore({name: one.numpy() for name, one in state["worlds"].items()})
         self._seen = self._vector(told)
         self.episode, self.number = state["episode"].numpy().copy(), state["number"].numpy().copy()
-        self._return, self._told_N = state["return"].numpy().copy(), state["told"].numpy().copy()
+        self.statistics.resume_environments(state["return"].numpy().copy(), self.number.copy())
+        self._told_N = state["told"].numpy().copy()
 
     def _begin_again(self, rows: np.ndarray) -> np.ndarray:
         told = self.env.reset([next(self._seeds) for _ in rows], rows.tolist())
-        self.episodes += len(rows)
         self.episode[rows] = self._begun + np.arange(len(rows))
         self._begun += len(rows)
-        self.number[rows], self._return[rows] = 0, 0.0
+        self.number[rows] = 0
         return self._vector(told)
 
     def _vector(self, observation: Observation) -> np.ndarray:

@@ -1,5 +1,5 @@
-"""What practices have in common that learn from each rollout at once: nothing is kept of it, no
-longer work is due."""
+"""Defines the interface of fine-tuning methods, with defaults for those that keep no replay
+data."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy import Batch, Observed
-from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.collection.chunk_env import ChunkWorlds
-from policies.rl.collection.episode_statistics import EpisodeTally
-from policies.rl.collection.interfaces import Decided
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import PolicyConfig
+from policies.random_streams import BestOfNStream, sequence_seed
+from policies.rl.collection.episode_statistics import EpisodeStatistics
+from policies.rl.collection.interfaces import Decided, DecisionEnv
 from policies.rl.finetuning.config import BestOfNPracticeConfig
 from policies.rl.networks.critics import bellman_target, squared_error
 from policies.rl.networks.ensemble import EnsembleMlp, move_towards
@@ -77,14 +77,17 @@ class BestOfNPractice:
     """
 
     def __init__(
-        self, config: BestOfNPracticeConfig, policy: DiffusionPolicy, worlds: ChunkWorlds, seed: int
+        self, config: BestOfNPracticeConfig, policy: DiffusionPolicy, worlds: DecisionEnv, seed: int
     ) -> None:
         if not 1 <= config.backup_samples <= config.samples:
             raise HandoffError(
                 f"practice: the target looks at {config.backup_samples} of {config.samples} chunks, expected 1 to all."
             )
-        self.config, self.policy, self.worlds, self.seed = config, policy.eval(), worlds, seed
-        self.tally = EpisodeTally(worlds.num_envs)
+        self.config = config
+        self.policy = policy.eval()
+        self.worlds = worlds
+        self.seed = seed
+        self.statistics = EpisodeStatistics(worlds.num_envs)
         self.done = 0
         inputs = worlds.entries + int(np.prod(policy.observation_shape))
         with torch.random.fork_rng(devices=[]):
@@ -104,7 +107,7 @@ class BestOfNPractice:
 
     def rollout(self, decisions: int) -> dict[str, float]:
         """See `Practice.rollout`."""
-        draw = self._draw(0)
+        draw = self._draw(BestOfNStream.ROLLOUT)
         own_steps = len(self.policy.steps)
         self.policy.set_sampler_steps(self.config.steps)
         try:
@@ -113,7 +116,7 @@ class BestOfNPractice:
             self.policy.set_sampler_steps(own_steps)
         self.done += 1
         losses, values = [], []
-        draw = self._draw(1)
+        draw = self._draw(BestOfNStream.UPDATE)
         # The first rollout ends no episode early enough to tell much.
         for _ in range(self.config.updates if self.done > 1 else 0):
             loss, value = self._update(draw)
@@ -134,7 +137,7 @@ class BestOfNPractice:
         """(R, N, H, A) chunks of the policy for what is seen (R, T, O)."""
         samples = self.config.samples
         noise = torch.randn((len(seen) * samples, *self.policy.chunk_shape), generator=draw)
-        many = Observed(seen.repeat_interleave(samples, dim=0))
+        many = ObservationTensors(seen.repeat_interleave(samples, dim=0))
         return self.policy.sample(many, noise).unflatten(0, (len(seen), samples))
 
     @torch.no_grad()
@@ -166,7 +169,7 @@ class BestOfNPractice:
         self._optimizer.load_state_dict(state["optimizer"])
         self.done = state["done"]
         self.worlds.begin()
-        self.tally.begin()
+        self.statistics.begin()
 
     def save_new(self, out: Path) -> None:
         """See `Practice.save_new`: a file per rollout, written once."""
@@ -201,7 +204,7 @@ class BestOfNPractice:
         """See `Practice.settle`: imitates the chunks that the critics choose at the states that
         were met."""
         from policies.training.loop import STATE, Objective, resolve_precision, train
-        from policies.training.loss_curve import draw_curve
+        from policies.training.plots import draw_curve
 
         config, table = self.config.imitation, self._experience.table
         acted = self._experience.acted_since(self._imitated)
@@ -217,7 +220,7 @@ class BestOfNPractice:
         def batch(step: int) -> tuple[Batch, np.random.Generator]:
             draw = np.random.default_rng([config.seed, self.done, step])
             rows = torch.from_numpy(draw.integers(0, len(seen), config.batch_size))
-            return Batch(Observed(seen[rows]), wanted_RHA[rows], free_BH), draw
+            return Batch(ObservationTensors(seen[rows]), wanted_RHA[rows], free_BH), draw
 
         def loss(made: tuple[Batch, np.random.Generator], step: int) -> Tensor:
             return self.policy.loss(*made)
@@ -234,7 +237,7 @@ class BestOfNPractice:
         (out / STATE).unlink()
         self._imitated = self.done
 
-    def finish(self, identity: str, out: Path, progress: Progress) -> DiffusionPolicyConfig:
+    def finish(self, identity: str, out: Path, progress: Progress) -> PolicyConfig:
         """See `Practice.finish`."""
         import shutil
 
@@ -257,7 +260,7 @@ class BestOfNPractice:
                 else self.best(seen, chunks)
             )
             led = worlds.step(chunks[torch.arange(worlds.num_envs), picked_W])
-            self.tally.add(led)
+            self.statistics.add(led)
             seen = worlds.seen()
             chunks = self.candidates(seen, draw)
             after = rows.meet(seen, chunks)
@@ -301,11 +304,10 @@ class BestOfNPractice:
             1, (rows, samples)
         )
 
-    def _draw(self, purpose: int) -> torch.Generator:
+    def _draw(self, stream: BestOfNStream) -> torch.Generator:
         """All chance hangs on the seed and the number of the rollout, so that a killed run goes on
         alike."""
-        seed = np.random.SeedSequence([self.seed, self.done, purpose]).generate_state(1)[0]
-        return torch.Generator().manual_seed(int(seed))
+        return torch.Generator().manual_seed(sequence_seed(self.seed, self.done, stream))
 
 
 class _Experience:

@@ -23,6 +23,7 @@ from policies.rl.on_policy.config import (
 from policies.training.config import TrainingConfig
 from robots.config import config
 from robots.errors import HandoffError
+from robots.seed_ranges import TRAINING
 
 
 @config
@@ -31,7 +32,9 @@ class DppoPracticeConfig:
 
     kind: Literal["dppo"] = "dppo"
     walk: DppoConfig = field(default_factory=DppoConfig)
+    """Steps, noise and frozen part of the denoising chain."""
     learning: OnPolicyConfig = field(default_factory=OnPolicyConfig)
+    """Losses, rates and epochs of PPO."""
     critic: tuple[int, ...] = (256, 256, 256)
     """Hidden units; Mish, as released."""
 
@@ -43,21 +46,25 @@ class BestOfNPracticeConfig:
 
     kind: Literal["best_of_n"] = "best_of_n"
     steps: int = 5
-    """Of the sampler, in practice; the policy that comes out has its own again."""
+    """Sampler steps during fine-tuning; the resulting policy has its own number again."""
     samples: int = 16
     """N; 32 in Q-chunking [C], 8 in EXPO [P]."""
     backup_samples: int = 8
-    """Of them, drawn anew for every update, whose best is the value of the next state."""
+    """Chunks drawn anew for every update, the best of which gives the value of the next state."""
     critics: int = 2
+    """Members of the ensemble of critics."""
     critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu")
+    """Widths of the critic's hidden layers."""
     discount: float = 0.99
-    """Per action, not per chunk."""
+    """Discount per action, not per chunk."""
     learning_rate: float = 3e-4
+    """Learning rate of the critics."""
     tau: float = 0.01
     """Share by which the slow critics follow at every update."""
     batch_size: int = 256
+    """Transitions per update of the critics."""
     updates: int = 400
-    """Of the critics, after every rollout from the second on."""
+    """Updates of the critics after every rollout from the second on."""
     warm_up: int = 2
     """Rollouts at the start that choose at random."""
     imitate_every: int = 25
@@ -66,8 +73,8 @@ class BestOfNPracticeConfig:
     imitation: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=3000, learning_rate=3e-4)
     )
-    """Of the best of the N chunks at every state that was met since it last imitated, by the
-    critics as they then are."""
+    """Training on the best of the N chunks at every state visited since the last imitation, as the
+    critics value them then."""
 
 
 RL100_LAYERS = MlpSizes(hidden=(256, 256), activation="relu", layer_norm=True)
@@ -85,7 +92,7 @@ class RL100PracticeConfig:
     offline_every: int = 5
     """Rollouts of an iteration; those that remain after all iterations are learned from online."""
     discount: float = 0.99
-    """Per action, not per chunk."""
+    """Discount per action, not per chunk."""
     critics: IqlConfig = field(
         default_factory=lambda: IqlConfig(
             level=0.7,
@@ -96,12 +103,15 @@ class RL100PracticeConfig:
             tau=0.05,
         )
     )
-    """Of the data. RL-100: expectile .7, 512 x 2, tau .005; here for thousands of updates, so
-    values follow faster, and the least of four, with layer norm, is less often too high where no
-    data are."""
+    """Options of IQL's critics on the data. RL-100: expectile .7, 512 x 2, tau .005; here values
+    follow faster, since updates are few, and the least of four critics with layer norm
+    overestimates less often where there are no data."""
     critic_updates: int = 5000
+    """Updates of the critics per iteration."""
     critic_batch: int = 256
+    """Transitions per update of the critics."""
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
+    """Dynamics ensemble of the offline updates."""
     offline: OfflinePpoConfig = field(
         default_factory=lambda: OfflinePpoConfig(
             walk=DppoConfig(steps=5, chain=RL100_CHAIN),
@@ -114,11 +124,11 @@ class RL100PracticeConfig:
     """Fewer and longer steps than published, for a small network; its walk is also that of the
     rollouts. The margin is the published one: demonstrations that all succeed teach critics nothing
     of failure, and a gate that opened at a tenth of it let a policy through that picked up no cube
-    any more (docs/results.md)."""
+    any more (docs/results/manipulation.md)."""
     imitation: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=10_000, learning_rate=1e-3, schedule="cosine")
     )
-    """From scratch, of the demonstrations and of the rollouts that solved the task."""
+    """Training from scratch on the demonstrations and the successful rollouts."""
     online: OnPolicyConfig = field(
         default_factory=lambda: OnPolicyConfig(
             ppo=PpoConfig(clip=0.2, value_clip=0.2),
@@ -133,8 +143,8 @@ class RL100PracticeConfig:
             max_grad_norm=0.5,
         )
     )
-    """As published; the actor's rate follows the divergence from its small beginning. Its discount
-    is the one above."""
+    """Options of online PPO as published; the actor's rate follows the divergence from its small
+    initial value. Its discount is the one above."""
     critic: tuple[int, ...] = (256, 256, 256)
     """Hidden units of the online critic."""
 
@@ -154,7 +164,8 @@ class VlaPracticeConfig:
     group: GroupConfig | None = None
     """GRPO's; None is PPO."""
     log_prob: Level = "token"
-    """For what a ratio is formed; see `policies.rl.on_policy.rollout`."""
+    """Unit for which a ratio is formed: token, action or chunk; see
+    `policies.rl.on_policy.rollout`."""
     values: Literal["chunk", "action"] = "action"
     """Whether a chunk is valued as a whole or every action of it, which RLinf found to be better;
     read for PPO."""
@@ -165,9 +176,9 @@ class VlaPracticeConfig:
     in RLinf; `detached` these as they are; `own` those of a copy of the policy as it was, which
     learns nothing but values."""
     temperature: float = 1.0
-    """Of the tokens in practice."""
+    """Temperature of the action tokens in rollouts."""
     flow: FlowNoiseConfig = field(default_factory=FlowNoiseConfig)
-    """Of a policy that flows."""
+    """Noise that makes a flow-matching policy stochastic."""
     staleness: int = 0
     """Updates that the policy of a rollout may lie behind the one that learns from it (AReaL's
     eta). From 1 on a rollout is made while the one before is learned from; more than 1 brings no
@@ -188,7 +199,7 @@ class VlaPracticeConfig:
             max_grad_norm=1.0,
         )
     )
-    """As in RLinf's ManiSkill configurations of OpenVLA [C]."""
+    """Losses, rates and epochs, as in RLinf's ManiSkill configurations of OpenVLA [C]."""
 
     def __post_init__(self) -> None:
         if self.staleness < 0 or (self.staleness > 0 and not self.learning.decoupled):
@@ -209,14 +220,18 @@ class FinetuneConfig:
     """How a policy practises."""
 
     practice: PracticeConfig = field(default_factory=DppoPracticeConfig)
+    """Fine-tuning algorithm and its options."""
     reward: PracticeReward = field(default_factory=PracticeReward)
+    """Reward shaping on top of the task reward."""
     rollouts: int = 40
+    """Rollouts, each followed by updates on it."""
     decisions: int = 40
-    """Of every world in a rollout."""
-    first_seed: int = 1_000_000
-    """Of the first start; protocols' starts lie below."""
+    """Decisions per environment and rollout."""
+    first_seed: int = TRAINING.start
+    """Seed of the first start; protocols' starts lie below."""
     seed: int = 0
+    """Seed of noise and minibatches."""
     save_every: int = 5
     """Rollouts between two states on the disk."""
     threads: int = 1
-    """Of torch."""
+    """Processor threads of torch."""

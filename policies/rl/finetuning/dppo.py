@@ -3,7 +3,6 @@ behind each of them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ import torch
 from torch import nn
 
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.collection.chunk_env import ChunkWorlds
+from policies.policy_config import PolicyConfig
 from policies.rl.collection.collector import Collector
-from policies.rl.collection.episode_statistics import EpisodeTally
+from policies.rl.collection.episode_statistics import EpisodeStatistics
+from policies.rl.collection.interfaces import DecisionEnv
 from policies.rl.finetuning.base import OnlinePractice
 from policies.rl.finetuning.collapse import Dead
 from policies.rl.finetuning.config import DppoPracticeConfig
@@ -31,16 +30,16 @@ class DppoPractice(OnlinePractice):
         policy: learns in place.
         worlds: in which it practises.
         seed: of weights and chance.
-        tally: goes on from what was practised otherwise before; None begins one.
+        statistics: of the episodes before, which these are added to; None begins new ones.
     """
 
     def __init__(
         self,
         config: DppoPracticeConfig,
         policy: DiffusionPolicy,
-        worlds: ChunkWorlds,
+        worlds: DecisionEnv,
         seed: int,
-        tally: EpisodeTally | None = None,
+        statistics: EpisodeStatistics | None = None,
     ) -> None:
         torch.manual_seed(seed)
         self.config, self.policy, self.rollouts = config, policy, 0
@@ -49,14 +48,14 @@ class DppoPractice(OnlinePractice):
         self._collector = Collector(
             worlds, self._actor, self._critic, config.learning.discount, seed
         )
-        self._collector.tally = tally or self._collector.tally
+        self._collector.statistics = statistics or self._collector.statistics
         self._learner = OnPolicyLearner(config.learning, self._actor, self._critic, seed)
         self._dead = Dead(self._actor.parameters())
 
     @property
-    def tally(self) -> EpisodeTally:
-        """See `Practice.tally`."""
-        return self._collector.tally
+    def statistics(self) -> EpisodeStatistics:
+        """See `Practice.statistics`."""
+        return self._collector.statistics
 
     def rollout(self, decisions: int) -> dict[str, float]:
         """See `Practice.rollout`."""
@@ -88,9 +87,9 @@ class DppoPractice(OnlinePractice):
         self._collector.begin()
         self.rollouts = self._learner.rollouts
 
-    def finish(self, identity: str, out: Path, progress: Progress) -> DiffusionPolicyConfig:
+    def finish(self, identity: str, out: Path, progress: Progress) -> PolicyConfig:
         """See `Practice.finish`: it samples in as many steps as were practised."""
-        return replace(self.policy.config, inference_steps=self.config.walk.steps)
+        return self.policy.config.with_sampler_steps(self.config.walk.steps)
 
 
 def _critic(policy: DiffusionPolicy, hidden: tuple[int, ...]) -> nn.Module:

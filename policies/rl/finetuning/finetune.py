@@ -11,7 +11,6 @@ episodes that were under way are not, the worlds begin new ones.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,25 +27,36 @@ from policies.rl.finetuning.config import (
 from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
-from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from policies.families.diffusion import DiffusionPolicy
+    from policies.policy import ChunkPolicy
     from policies.policy_config import PolicyConfig
     from policies.rl.collection.device_chunk_env import StaysOnDevice
-    from policies.rl.collection.episode_statistics import EpisodeTally
+    from policies.rl.collection.episode_statistics import EpisodeStatistics
+    from policies.rl.collection.interfaces import DecisionEnv
 
 STATE, CURVE, PICTURE = "practice.pt", "practice.jsonl", "practice.png"
+DRAWN = (
+    ("steps", "steps of practice"),
+    {
+        "success": "success, episodes of a rollout",
+        "return": "return, episodes of a rollout",
+        "largest": "largest reward, episodes of a rollout",
+    },
+)
+"""What the picture shows: the entry and label of its horizontal axis, and of each vertical one."""
 
 
 class Practice(Protocol):
     """A way to learn from practice; the policy it was given learns in place."""
 
     @property
-    def tally(self) -> EpisodeTally:
-        """Of the episodes that ended."""
+    def statistics(self) -> EpisodeStatistics:
+        """Figures of the episodes that ended; `flush` them before they are read."""
         ...
 
     def rollout(self, decisions: int) -> dict[str, float]:
@@ -132,43 +142,45 @@ def finetune(
     from policies.data.visited_states import save_practised
     from policies.load import load_module
     from policies.training.loop import torch_threads
+    from policies.training.plots import draw_entries
 
     with torch_threads(config.threads):
         module, card = load_module(policy, trainable=isinstance(config.practice, VlaPracticeConfig))
-        run = _Run(config, module, card.model, make_env(), out, demos)
+        env = make_env()
+        run = _Finetuning(config, module, card.model, env, out, demos)
         try:
-            run.go_on()
+            run.resume()
             while run.done < config.rollouts:
                 run.settle(progress)
                 run.rollout(progress)
         finally:
-            run.worlds.env.close()
-        run.keep_curve()
-        _draw(run.entries, out / PICTURE)
-        began = time.process_time()
-        model = run.practice.finish(run.identity, out, progress)
-        run.cpu_seconds += time.process_time() - began
+            env.close()
+        resumable = run.resumable
+        resumable.write_curve()
+        draw_entries(resumable.entries, out / PICTURE, *DRAWN)
+        with resumable.timed():
+            model = run.practice.finish(resumable.identity, out, progress)
         module.cpu()
     # Before the policy's card, which makes the folder one.
-    save_practised(out, run.worlds.met)
+    save_practised(out, run.worlds.visited_states())
     save_policy(out, replace(card, model=model), module.state_dict(), module.extra_files())
-    (out / STATE).unlink(missing_ok=True)
-    told = {name: run.entries[-1][name] for name in ("episodes", "success", "return")}
+    resumable.finish()
+    told = {name: resumable.entries[-1][name] for name in ("episodes", "success", "return")}
     return {
         "rollouts": run.done,
         "steps": run.steps,
         **told,
-        "cpu_seconds": round(run.cpu_seconds, 1),
+        "cpu_seconds": round(resumable.cpu_seconds(), 1),
     }
 
 
-class _Run:
+class _Finetuning:
     """One practice, from its policy to its end."""
 
     def __init__(
         self,
         config: FinetuneConfig,
-        module: Any,
+        module: ChunkPolicy,
         model: PolicyConfig,
         env: VecEnv | StaysOnDevice,
         out: Path,
@@ -176,14 +188,17 @@ class _Run:
     ) -> None:
         from policies.checkpoint import digest_file
         from policies.rl.collection.split_chunk_env import worlds_of
+        from policies.training.resumable_run import ResumableRun
 
         _check_practises(config, module)
-        self.config, self.out = config, out
+        self.config = config
+        self.out = out
         told = {"config": to_plain(config), "policy": _digest(module)}
         if demos is not None and isinstance(config.practice, RL100PracticeConfig):
             # A store only ever grows, and its index tells every segment with its size.
             told["demos"] = digest_file(demos / "store.zarr" / "index.json")
-        self.identity = json.dumps(told, sort_keys=True)
+        identity = json.dumps(told, sort_keys=True)
+        self.resumable = ResumableRun(out, identity, state=STATE, curve=CURVE)
         module.to(_device(config, env))
         self._seeds = CountedSeeds(config.first_seed)
         discount = _discount(config)
@@ -191,19 +206,22 @@ class _Run:
             env, module, model.n_action_steps, self._seeds, discount, config.reward
         )
         self.practice = _practice(config, module, model, self.worlds, demos)
-        self.entries: list[dict[str, float]] = []
-        self.done, self.steps, self.episodes_before, self.cpu_seconds = 0, 0, 0, 0.0
+        self.done = 0
+        self.steps = 0
+        self._episodes_before = 0
 
     def rollout(self, progress: Progress) -> None:
         """One rollout, what is learned from it, one line of the curve."""
-        began, ended = time.process_time(), len(self.practice.tally.solved)
-        figures = self.practice.rollout(self.config.decisions)
-        self.done += 1
-        self.steps += self.worlds.executed
-        self.worlds.executed = 0
-        self.cpu_seconds += time.process_time() - began
-        entry = self._entry(figures, ended)
-        self.entries.append(entry)
+        statistics = self.practice.statistics
+        statistics.flush()
+        since = statistics.episodes
+        with self.resumable.timed():
+            figures = self.practice.rollout(self.config.decisions)
+            self.done += 1
+            self.steps += self.worlds.take_executed()
+            statistics.flush()
+        entry = self._entry(figures, since)
+        self.resumable.entries.append(entry)
         if self.done % self.config.save_every == 0:
             self._save()
         progress(
@@ -218,67 +236,46 @@ class _Run:
         if not self.practice.due:
             return
         self._save()
-        began = time.process_time()
-        self.practice.settle(self.identity, self.out, progress)
-        self.cpu_seconds += time.process_time() - began
+        with self.resumable.timed():
+            self.practice.settle(self.resumable.identity, self.out, progress)
         self._save()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Takes over what a killed run of the same policy and configuration left."""
-        from policies.checkpoint import read_state
-
-        state = read_state(self.out / STATE, self.identity)
+        state = self.resumable.resume()
         if state is None:
             return
         self._seeds.used = state["seeds"]
         self.practice.load_state_dict(state["practice"])
         self.practice.load_kept(self.out)
-        self.worlds.met = state["met"]
-        self.entries, self.steps, self.cpu_seconds = (
-            state["entries"],
-            state["steps"],
-            state["cpu_seconds"],
-        )
+        self.worlds.load_state_dict(state)
+        self.steps = state["steps"]
+        entries = self.resumable.entries
+        self.done = len(entries)
         # Longer work may stand before the first rollout.
-        self.done, self.episodes_before = (
-            len(self.entries),
-            int(self.entries[-1]["episodes"]) if self.entries else 0,
-        )
+        self._episodes_before = int(entries[-1]["episodes"]) if entries else 0
 
-    def keep_curve(self) -> None:
-        """Writes a line per rollout."""
-        lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)
-        write_atomically(self.out / CURVE, lines.encode())
-
-    def _entry(self, figures: dict[str, float], ended: int) -> dict[str, float]:
-        tally = self.practice.tally
-        recent = tally.recent(ended)
+    def _entry(self, figures: dict[str, float], since: int) -> dict[str, float]:
+        statistics = self.practice.statistics
         return {
             "rollout": self.done,
             "steps": self.steps,
-            "cpu_seconds": round(self.cpu_seconds, 1),
-            "episodes": self.episodes_before + len(tally.solved),
-            "success": recent.success,
-            "return": recent.returned,
-            "largest": recent.largest,
+            "cpu_seconds": round(self.resumable.cpu_seconds(), 1),
+            "episodes": self._episodes_before + statistics.episodes,
+            "success": statistics.success_rate(since),
+            "return": statistics.mean_return(since),
+            "largest": statistics.mean_largest_reward(since),
             **figures,
         }
 
     def _save(self) -> None:
-        from policies.checkpoint import save_state
-
         self.practice.save_new(self.out)
         state = {
-            "identity": self.identity,
             "practice": self.practice.state_dict(),
             "seeds": self._seeds.used,
-            "met": self.worlds.met,
-            "entries": self.entries,
             "steps": self.steps,
-            "cpu_seconds": self.cpu_seconds,
         }
-        save_state(self.out / STATE, state)
-        self.keep_curve()
+        self.resumable.save(state | self.worlds.state_dict())
 
 
 def _device(config: FinetuneConfig, env: VecEnv | StaysOnDevice) -> torch.device:
@@ -308,44 +305,54 @@ def _discount(config: FinetuneConfig) -> float:
     return practice.discount
 
 
-def _check_practises(config: FinetuneConfig, module: Any) -> None:
-    from policies.families.diffusion import DiffusionPolicy
-
+def _check_practises(config: FinetuneConfig, module: ChunkPolicy) -> None:
     if isinstance(config.practice, VlaPracticeConfig):
         from policies.rl.finetuning.vla import check_reads
 
         check_reads(module)
-    elif not isinstance(module, DiffusionPolicy) or module.shapes.sensors:
-        kind = (
-            "policy of pictures or point clouds"
-            if isinstance(module, DiffusionPolicy)
-            else type(module).__name__
-        )
+    else:
+        _check_denoises(module)
+
+
+def _check_denoises(module: ChunkPolicy) -> DiffusionPolicy:
+    """The policy, if DPPO, best of N and RL-100 can improve it.
+
+    Raises:
+        HandoffError: it is another one.
+    """
+    from policies.families.diffusion import DiffusionPolicy
+
+    if not isinstance(module, DiffusionPolicy):
         raise HandoffError(
-            f"practice: a {kind}, expected a diffusion or flow policy of vectors alone."
+            f"practice: a {type(module).__name__}, expected a diffusion or flow policy of vectors alone."
         )
+    if module.shapes.sensors:
+        raise HandoffError(
+            "practice: a policy of pictures or point clouds, expected a diffusion or flow policy of vectors alone."
+        )
+    return module
 
 
 def _practice(
     config: FinetuneConfig,
-    policy: Any,
+    policy: ChunkPolicy,
     model: PolicyConfig,
-    worlds: Any,
+    worlds: DecisionEnv,
     demos: Path | None,
 ) -> Practice:
     match config.practice:
         case DppoPracticeConfig() as way:
             from policies.rl.finetuning.dppo import DppoPractice
 
-            return DppoPractice(way, policy, worlds, config.seed)
+            return DppoPractice(way, _check_denoises(policy), worlds, config.seed)
         case BestOfNPracticeConfig() as way:
             from policies.rl.finetuning.best_of_n import BestOfNPractice
 
-            return BestOfNPractice(way, policy, worlds, config.seed)
+            return BestOfNPractice(way, _check_denoises(policy), worlds, config.seed)
         case VlaPracticeConfig() as way:
-            from policies.rl.finetuning.vla import VlaPractice
+            from policies.rl.finetuning.vla import VlaPractice, check_reads
 
-            return VlaPractice(way, policy, worlds, config.seed)
+            return VlaPractice(way, check_reads(policy), worlds, config.seed)
         case RL100PracticeConfig() as way:
             from policies.rl.finetuning.offline_dataset import demonstrated
             from policies.rl.finetuning.rl100 import RL100Practice
@@ -356,22 +363,7 @@ def _practice(
                     "among its inputs?"
                 )
             shown = demonstrated(demos, policy, model, config.reward, way.discount)
-            return RL100Practice(way, policy, worlds, config.seed, shown)
-
-
-def _draw(entries: list[dict[str, float]], path: Path) -> None:
-    """Success, return and the largest reward of an episode over the steps of practice."""
-    from matplotlib.figure import Figure
-
-    labels = {"success": "success", "return": "return", "largest": "largest reward"}
-    figure = Figure(figsize=(9.0, 3.0), layout="constrained")
-    for axes, name in zip(figure.subplots(1, 3), labels, strict=True):
-        axes.plot(
-            [entry["steps"] for entry in entries], [entry[name] for entry in entries], linewidth=1
-        )
-        axes.set(xlabel="steps of practice", ylabel=f"{labels[name]}, episodes of a rollout")
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+            return RL100Practice(way, _check_denoises(policy), worlds, config.seed, shown)
 
 
 def _digest(module: nn.Module) -> str:

@@ -30,7 +30,7 @@ REWARD, SUCCESS = "reward", "success"
 """Field of a step, and key of an episode's metadata."""
 
 
-class Recorded(NamedTuple):
+class RecordedDecisions(NamedTuple):
     """R decisions, normalised."""
 
     seen: Tensor
@@ -49,19 +49,19 @@ class Recorded(NamedTuple):
     solved_R: Tensor
     """bool: of an episode that solved the task."""
 
-    def rows(self, which: Tensor) -> Recorded:
+    def rows(self, which: Tensor) -> RecordedDecisions:
         """Some of them."""
-        return Recorded(*(column[which] for column in self))
+        return RecordedDecisions(*(column[which] for column in self))
 
 
-def merged(parts: list[Recorded]) -> Recorded:
+def merged(parts: list[RecordedDecisions]) -> RecordedDecisions:
     """The rows of all parts, one after another."""
-    return Recorded(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+    return RecordedDecisions(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 def demonstrated(
     demos: Path, policy: ChunkPolicy, model: PolicyConfig, pays: PracticeReward, discount: float
-) -> Recorded:
+) -> RecordedDecisions:
     """The decisions of `demos/store.zarr`, in the units of `policy`.
 
     A demonstration has solved its task at its last action unless its metadata say that it has not.
@@ -101,7 +101,7 @@ def demonstrated(
     observation_MO = policy.normalize_observation(torch.from_numpy(data.observation_MO))
     chunk = torch.from_numpy(chunks(index, data.observation_MO, data.action_MA, policy.anchor))
     terminal = torch.from_numpy(ends_R & solved_R)
-    found = Recorded(
+    found = RecordedDecisions(
         seen=observation_MO[torch.from_numpy(index.observation_NT)],
         chunk_RHA=policy.normalize_action(chunk),
         padded_RH=torch.from_numpy(index.padded_NH),

@@ -25,14 +25,14 @@ import torch
 from torch import Tensor
 
 from policies.families.diffusion import DiffusionPolicy, new_denoiser
-from policies.policy import Batch, Observed
-from policies.policy_config import DiffusionPolicyConfig
-from policies.rl.collection.chunk_env import ChunkWorlds
-from policies.rl.collection.episode_statistics import EpisodeTally
-from policies.rl.collection.interfaces import Decided
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import PolicyConfig
+from policies.random_streams import Rl100Stream, sequence_seed
+from policies.rl.collection.episode_statistics import EpisodeStatistics
+from policies.rl.collection.interfaces import Decided, DecisionEnv
 from policies.rl.finetuning.config import DppoPracticeConfig, RL100PracticeConfig
 from policies.rl.finetuning.dppo import DppoPractice
-from policies.rl.finetuning.offline_dataset import Recorded, merged
+from policies.rl.finetuning.offline_dataset import RecordedDecisions, merged
 from policies.rl.offline.dynamics_ensemble import Decisions, DynamicsEnsemble
 from policies.rl.offline.offline_ppo import Judgement, OfflinePpo, fit_critics
 from robots.errors import HandoffError
@@ -57,18 +57,16 @@ class RL100Practice:
         self,
         config: RL100PracticeConfig,
         policy: DiffusionPolicy,
-        worlds: ChunkWorlds,
+        worlds: DecisionEnv,
         seed: int,
-        shown: Recorded,
+        shown: RecordedDecisions,
     ) -> None:
-        self.config, self.policy, self.worlds, self.seed = (
-            config,
-            policy.eval().requires_grad_(False),
-            worlds,
-            seed,
-        )
+        self.config = config
+        self.policy = policy.eval().requires_grad_(False)
+        self.worlds = worlds
+        self.seed = seed
         self.shown = shown
-        self.tally = EpisodeTally(worlds.num_envs)
+        self.statistics = EpisodeStatistics(worlds.num_envs)
         self.done = 0
         self._settled = self._written = 0
         self._fresh = True
@@ -113,14 +111,15 @@ class RL100Practice:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Practice.load_state_dict`."""
         self.policy.load_state_dict(state["policy"])
-        self.done, self._settled = state["done"], state["settled"]
+        self.done = state["done"]
+        self._settled = state["settled"]
         if state["online"] is not None:
             self._practise_online()
             assert self._online is not None
             self._online.load_state_dict(state["online"])
             return
         self.worlds.begin()
-        self.tally.begin()
+        self.statistics.begin()
         self._fresh = True
 
     def save_new(self, out: Path) -> None:
@@ -173,20 +172,20 @@ class RL100Practice:
         self._settled = number + 1
         # Episodes that another policy has begun are not this one's.
         self.worlds.begin()
-        self.tally.begin()
+        self.statistics.begin()
         self._fresh = True
         (out / STATE).unlink(missing_ok=True)
 
-    def finish(self, identity: str, out: Path, progress: Progress) -> DiffusionPolicyConfig:
+    def finish(self, identity: str, out: Path, progress: Progress) -> PolicyConfig:
         """See `Practice.finish`: it samples in as many steps as were practised."""
         if self.due:
             self.settle(identity, out, progress)
         shutil.rmtree(out / KEPT, ignore_errors=True)
-        return replace(self.policy.config, inference_steps=self.config.offline.walk.steps)
+        return self.policy.config.with_sampler_steps(self.config.offline.walk.steps)
 
-    def _improve(self, recorded: Recorded, number: int, progress: Progress) -> None:
+    def _improve(self, recorded: RecordedDecisions, number: int, progress: Progress) -> None:
         """Offline PPO of the policy as it is, on all that is recorded."""
-        config, seed = self.config, self._seed(number)
+        config, seed = self.config, self._seed(Rl100Stream.ITERATION + number)
         data = Decisions(
             seen_RF=recorded.seen.flatten(1),
             done_RD=self.worlds.executed_part(recorded.chunk_RHA),
@@ -218,12 +217,15 @@ class RL100Practice:
         ).improve(recorded.seen, watch)
         self.policy.requires_grad_(False)
 
-    def _imitate(self, recorded: Recorded, identity: str, out: Path, progress: Progress) -> None:
+    def _imitate(
+        self, recorded: RecordedDecisions, identity: str, out: Path, progress: Progress
+    ) -> None:
         """A policy of the same kind from new weights, of these decisions."""
         from policies.training.loop import Objective, resolve_precision, train
-        from policies.training.loss_curve import draw_curve
+        from policies.training.plots import draw_curve
 
-        config, policy = replace(self.config.imitation, seed=self._seed(self._settled)), self.policy
+        seed = self._seed(Rl100Stream.ITERATION + self._settled)
+        config, policy = replace(self.config.imitation, seed=seed), self.policy
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             shapes = (policy.chunk_shape, policy.observation_shape, policy.config.train_timesteps)
@@ -235,7 +237,7 @@ class RL100Practice:
         def batch(step: int) -> tuple[Batch, np.random.Generator]:
             draw = np.random.default_rng([config.seed, step])
             rows = torch.from_numpy(draw.integers(0, count, config.batch_size))
-            observed = Observed(recorded.seen[rows])
+            observed = ObservationTensors(recorded.seen[rows])
             return Batch(observed, recorded.chunk_RHA[rows], recorded.padded_RH[rows]), draw
 
         def loss(made: tuple[Batch, np.random.Generator], step: int) -> Tensor:
@@ -256,14 +258,14 @@ class RL100Practice:
         config = self.config
         learning = replace(config.online, discount=config.discount)
         dppo = DppoPracticeConfig(walk=config.offline.walk, learning=learning, critic=config.critic)
-        self._online = DppoPractice(dppo, self.policy, self.worlds, self.seed, self.tally)
+        self._online = DppoPractice(dppo, self.policy, self.worlds, self.seed, self.statistics)
 
     @torch.no_grad()
     def _recorded(self, decisions: int) -> _Rollout:
         worlds, policy, draw = (
             self.worlds,
             self.policy,
-            torch.Generator().manual_seed(self._seed(1000 + self.done)),
+            torch.Generator().manual_seed(self._seed(Rl100Stream.ROLLOUT + self.done)),
         )
         own_steps, made = len(policy.steps), _Rollout(self._fresh)
         policy.set_sampler_steps(self.config.offline.walk.steps)
@@ -271,19 +273,21 @@ class RL100Practice:
             for _ in range(decisions):
                 seen = worlds.seen()
                 chunk = policy.sample(
-                    Observed(seen), torch.randn((len(seen), *policy.chunk_shape), generator=draw)
+                    ObservationTensors(seen),
+                    torch.randn((len(seen), *policy.chunk_shape), generator=draw),
                 )
                 led = worlds.step(chunk)
-                self.tally.add(led)
+                self.statistics.add(led)
                 made.add(seen, chunk, led)
         finally:
             policy.set_sampler_steps(own_steps)
         self._fresh = False
         return made
 
-    def _seed(self, purpose: int) -> int:
-        """All chance hangs on the seed and its purpose, so that a killed run goes on alike."""
-        return int(np.random.SeedSequence([self.seed, purpose]).generate_state(1)[0])
+    def _seed(self, stream: int) -> int:
+        """All chance hangs on the seed and the number of the draw, so that a killed run goes on
+        alike."""
+        return sequence_seed(self.seed, stream)
 
 
 class _Rollout:
@@ -329,10 +333,10 @@ class _Rollout:
         return torch.stack([step[name] for step in self._steps])
 
 
-def _own(rollouts: list[_Rollout]) -> list[Recorded]:
+def _own(rollouts: list[_Rollout]) -> list[RecordedDecisions]:
     """Of every rollout its decisions; episodes that go on from one to the next are told by how they
     end."""
-    found: list[Recorded] = []
+    found: list[RecordedDecisions] = []
     solved_N: Tensor | None = None
     for rollout in reversed(rollouts):
         ended_TN, told_TN = rollout.column("ended"), rollout.column("solved")
@@ -348,10 +352,10 @@ def _own(rollouts: list[_Rollout]) -> list[Recorded]:
     return found[::-1]
 
 
-def _flat(rollout: _Rollout, solved_TN: Tensor) -> Recorded:
+def _flat(rollout: _Rollout, solved_TN: Tensor) -> RecordedDecisions:
     names = ("seen", "chunk", "reward", "discount", "next")
     seen, chunk, reward, discount, after = (rollout.column(name).flatten(0, 1) for name in names)
-    return Recorded(
+    return RecordedDecisions(
         seen=seen,
         chunk_RHA=chunk,
         padded_RH=torch.zeros(chunk.shape[:2], dtype=torch.bool),

@@ -4,23 +4,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from policies.families.token_vla import TokenVlaPolicy
 from policies.families.vla import VlaPolicy
-from policies.policy_config import TokenVlaConfig, VlaConfig
+from policies.policy import ChunkPolicy
+from policies.policy_config import PolicyConfig
 from policies.rl.collection.async_actor import Stale
-from policies.rl.collection.chunk_env import ChunkWorlds
-from policies.rl.collection.device_chunk_env import ResidentChunkWorlds
-from policies.rl.collection.episode_statistics import EpisodeTally
+from policies.rl.collection.episode_statistics import EpisodeStatistics
+from policies.rl.collection.interfaces import DecisionEnv
 from policies.rl.collection.pipelined_collector import collector_of
-from policies.rl.collection.split_chunk_env import ChunkWorldsInParts
 from policies.rl.finetuning.base import OnlinePractice
 from policies.rl.finetuning.collapse import PATIENCE, Dead
 from policies.rl.finetuning.config import VlaPracticeConfig
@@ -53,38 +50,33 @@ class VlaPractice(OnlinePractice):
         self,
         config: VlaPracticeConfig,
         policy: TokenVlaPolicy | VlaPolicy,
-        worlds: ChunkWorlds | ChunkWorldsInParts | ResidentChunkWorlds,
+        worlds: DecisionEnv,
         seed: int,
     ) -> None:
         torch.manual_seed(seed)
-        self.config, self.policy, self.rollouts = config, policy, 0
+        self.config = config
+        self.policy = policy
+        self.rollouts = 0
         if worlds.entries != policy.chunk_shape[0] * policy.chunk_shape[1]:
             raise HandoffError(
                 f"practice: {worlds.entries} entries of chunks of shape {policy.chunk_shape} are executed, expected "
                 "all of them: the others would be learned from and do nothing. Is n_action_steps the horizon?"
             )
-        learning = config.learning
-        values = None if config.group is not None else config.values
-        told = (config.log_prob, values, config.critic)
-        more: dict[str, Any] = {"clones": learning.cloning > 0.0, "trunk": config.critic_trunk}
-        if isinstance(policy, TokenVlaPolicy):
-            self.actor = TokenActor(policy, *told, config.temperature, **more)
-        else:
-            self.actor = FlowActor(policy, config.flow, *told, **more)
-        for module in self._beside().values():
+        self.actor = new_actor(config, policy)
+        for module in self.actor.beside().values():
             module.to(policy.device)
         self._acting = Stale(self.actor, config.staleness) if config.staleness else None
         self._collector = collector_of(
             worlds, self.actor if self._acting is None else self._acting.actor, seed
         )
-        self._learner = OnPolicyLearner(learning, self.actor, self.actor.head, seed)
+        self._learner = OnPolicyLearner(config.learning, self.actor, self.actor.head, seed)
         self._dead = Dead([part for part in self.actor.parameters() if part.requires_grad])
         self._silent = 0
 
     @property
-    def tally(self) -> EpisodeTally:
-        """See `Practice.tally`."""
-        return self._collector.tally
+    def statistics(self) -> EpisodeStatistics:
+        """See `Practice.statistics`."""
+        return self._collector.statistics
 
     def rollout(self, decisions: int) -> dict[str, float]:
         """See `Practice.rollout`; in groups an episode in every world, of so many decisions at
@@ -153,7 +145,7 @@ class VlaPractice(OnlinePractice):
         """See `Practice.state_dict`."""
         return {
             "policy": self.policy.state_dict(),
-            "beside": {name: module.state_dict() for name, module in self._beside().items()},
+            "beside": {name: module.state_dict() for name, module in self.actor.beside().items()},
             "learner": self._learner.state_dict(),
             "collector": self._collector.state_dict(),
         }
@@ -161,7 +153,7 @@ class VlaPractice(OnlinePractice):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Practice.load_state_dict`."""
         self.policy.load_state_dict(state["policy"])
-        for name, module in self._beside().items():
+        for name, module in self.actor.beside().items():
             module.load_state_dict(state["beside"][name])
         self._learner.load_state_dict(state["learner"])
         self._collector.load_state_dict(state["collector"])
@@ -170,26 +162,40 @@ class VlaPractice(OnlinePractice):
         self._collector.begin()
         self.rollouts = self._learner.rollouts
 
-    def _beside(self) -> dict[str, nn.Module]:
-        """What practice has beside the policy."""
-        actor = self.actor
-        found = {"before": actor.before, "head": actor.head}
-        if isinstance(actor, FlowActor):
-            found["noise"] = actor.learned
-        return {name: module for name, module in found.items() if module is not None}
-
-    def finish(self, identity: str, out: Path, progress: Progress) -> TokenVlaConfig | VlaConfig:
+    def finish(self, identity: str, out: Path, progress: Progress) -> PolicyConfig:
         """See `Practice.finish`: tokens at their own temperature; a flow in as many steps as were
         practised."""
-        config = self.policy.config
-        return (
-            config
-            if isinstance(config, TokenVlaConfig)
-            else replace(config, inference_steps=self.config.flow.steps)
+        return self.policy.config.with_sampler_steps(self.config.flow.steps)
+
+
+def new_actor(
+    config: VlaPracticeConfig, policy: TokenVlaPolicy | VlaPolicy
+) -> TokenActor | FlowActor:
+    """The actor by which such a policy learns; it has no values where groups are compared."""
+    values = None if config.group is not None else config.values
+    clones = config.learning.cloning > 0.0
+    if isinstance(policy, TokenVlaPolicy):
+        return TokenActor(
+            policy,
+            level=config.log_prob,
+            values=values,
+            hidden=config.critic,
+            temperature=config.temperature,
+            clones=clones,
+            trunk=config.critic_trunk,
         )
+    return FlowActor(
+        policy,
+        noise=config.flow,
+        level=config.log_prob,
+        values=values,
+        hidden=config.critic,
+        clones=clones,
+        trunk=config.critic_trunk,
+    )
 
 
-def check_reads(policy: Any) -> TokenVlaPolicy | VlaPolicy:
+def check_reads(policy: ChunkPolicy) -> TokenVlaPolicy | VlaPolicy:
     """The policy, if it can practise so.
 
     Raises:

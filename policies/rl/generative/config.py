@@ -24,31 +24,35 @@ class EdpConfig:
     inverse_temperature: float = 3.0
     """b of the weight exp(b (Q - V)) (crr, iql) [C]."""
     weight_clip: float = 100.0
+    """Bound on the advantage weight."""
     crr_samples: int = 4
     """Actions of the policy whose mean Q is crr's V; our choice."""
     schedule: Literal["vp", "linear", "cosine"] = "vp"
-    """Of the noise: vp as in Diffusion-QL and EDP [C], linear in DDPM's betas, cosine as in
+    """Noise schedule: vp as in Diffusion-QL and EDP [C], linear in DDPM's betas, cosine as in
     `policies.samplers.ddim`."""
     levels: int = 100
     """K [C]; 1000 with few `steps` is the paper's other choice."""
     steps: int | None = None
-    """Of the sampler: None walks all K levels by DDPM [C]; fewer walk by DDIM, the first-order
+    """Sampler steps: None takes all K levels by DDPM [C]; fewer steps use DDIM, the first-order
     DPM-solver."""
     candidates: int = 50
     """Actions drawn per observation when acting, of which Q chooses one [C]; 1 does not choose."""
     choose: Literal["softmax", "argmax"] = "softmax"
-    """By odds exp(Q), or the best [C]."""
+    """Choice among the sampled actions: by odds exp(Q), or the best [C]."""
     hidden: tuple[int, ...] = (256, 256, 256)
-    """Of the actor, with Mish [C]."""
+    """Widths of the actor's hidden layers, with Mish [C]."""
     embedding: int = 16
     """Entries that tell the actor its noise level [C]."""
     critics: int = 2
+    """Members of the ensemble of critics."""
     critic: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False)
+    """Sizes of a critic."""
     value_network: MlpSizes = MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False)
-    """Of V (iql)."""
+    """Sizes of V (iql)."""
     learning_rate: float = 3e-4
-    """Of all networks (Adam) [C]."""
+    """Learning rate of all networks (Adam) [C]."""
     tau: float = 0.005
+    """Share of the newest weights that every update moves into the targets (Polyak)."""
     target_policy_every: int = 5
     """Updates between two moves of the target policy towards the policy [C]."""
     target_policy_after: int = 1000
@@ -65,14 +69,16 @@ class BehaviourConfig:
     network: MlpSizes = MlpSizes(hidden=(512, 512, 512, 512), activation="relu", layer_norm=False)
     """Q-chunking [C], which has GELU."""
     steps: int = 10
-    """From noise to chunk: Euler steps [C], or levels K of the schedule (EXPO [P])."""
+    """Steps from noise to chunk: Euler steps [C], or levels K of the schedule (EXPO [P])."""
     beta_min: float = 0.1
-    """Of the schedule, per unit of time; with .1 and 20 the last level keeps 4.3e-5 of the signal's
-    variance, where betas 1e-4 to .02 at K = 10 would keep .904."""
+    """Lowest rate of the schedule per unit of time; with .1 and 20 the last level keeps 4.3e-5 of
+    the signal's variance, where betas 1e-4 to .02 at K = 10 would keep .904."""
     beta_max: float = 20.0
+    """Highest rate of the schedule per unit of time."""
     eta: float = 1.0
     """Noise of the diffusion's sampler: 1 is DDPM, 0 DDIM, a function of where it started."""
     learning_rate: float = 3e-4
+    """Learning rate of the behaviour model."""
 
 
 @config
@@ -95,6 +101,7 @@ class ExpoConfig:
         kind="diffusion",
         network=MlpSizes(hidden=(256, 256, 256), activation="relu", layer_norm=False),
     )
+    """Behaviour model whose actions are edited."""
     beta: float = 0.3
     """Bound on every entry of an edit [action units]; .05 to .7 by task [P]."""
     samples: int = 8
@@ -123,8 +130,12 @@ class QChunkingConfig:
     critic: MlpSizes = MlpSizes(hidden=(512, 512, 512, 512), activation="relu")
     """[C], which has GELU."""
     behaviour: BehaviourConfig = BehaviourConfig()
+    """Behaviour model from which chunks are drawn."""
     critics: int = 2
+    """Members of the ensemble of critics."""
     value: Literal["mean", "min"] = "mean"
-    """Of the critics, in the target and for `best_of` [C]."""
+    """Aggregate of the critics in the target and for `best_of` [C]."""
     learning_rate: float = 3e-4
+    """Learning rate of the critics."""
     tau: float = 0.005
+    """Share of the newest weights that every update moves into the targets (Polyak)."""

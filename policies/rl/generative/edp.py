@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from policies.networks.mlp import sinusoidal_embedding
+from policies.random_streams import LearnerStream, sequence_seed
 from policies.rl.generative.config import EdpConfig
 from policies.rl.networks.critics import bellman_target, squared_error
 from policies.rl.networks.ensemble import move_towards
@@ -164,7 +165,9 @@ class Edp:
     """
 
     def __init__(self, config: EdpConfig, sizes: Sizes, seed: int = 0) -> None:
-        self.config, self.sizes, self.seed = config, sizes, seed
+        self.config = config
+        self.sizes = sizes
+        self.seed = seed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.networks = EdpNetworks(config, sizes)
@@ -182,9 +185,7 @@ class Edp:
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
         """V where there is one, Q, actor and targets, in this order, on every minibatch in turn."""
-        self._generator.manual_seed(
-            int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0])
-        )
+        self._generator.manual_seed(sequence_seed(self.seed, self.updates))
         metrics: Metrics = {}
         for batch in minibatches:
             if self.config.objective == "iql":
@@ -212,7 +213,11 @@ class Edp:
         )
         features_BF = features_NF.repeat_interleave(count, dim=0)
         shape = (len(self.grid) + 1, rows if draw is not None else 1, count, self.sizes.action)
-        source = np.random.default_rng([self.seed, 4]) if draw is None else draw
+        source = (
+            np.random.default_rng([self.seed, LearnerStream.ACTION_CANDIDATES])
+            if draw is None
+            else draw
+        )
         noise = torch.from_numpy(source.standard_normal(shape, dtype=np.float32)).expand(
             -1, rows, -1, -1
         )

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from policies.random_streams import sequence_seed
 from policies.rl.generative.behaviour_model import (
     GenerativeActor,
     best_of,
@@ -222,9 +223,7 @@ class Expo(Sac):
 
     def _reseed(self) -> None:
         """All chance of an update comes from the seed and its number, which is counted here."""
-        self._generator.manual_seed(
-            int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0])
-        )
+        self._generator.manual_seed(sequence_seed(self.seed, self.updates))
         self.updates += 1
 
     def _values(

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from policies.random_streams import sequence_seed
 from policies.rl.generative.behaviour_model import (
     GenerativeActor,
     best_of,
@@ -76,7 +77,9 @@ class QChunking:
                 f"q_chunking: chunks of {sizes.action} entries do not divide into {config.horizon} actions. "
                 f"Sizes.action counts all entries of a chunk."
             )
-        self.config, self.sizes, self.seed = config, sizes, seed
+        self.config = config
+        self.sizes = sizes
+        self.seed = seed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.networks = QChunkingNetworks(config, sizes)
@@ -101,9 +104,7 @@ class QChunking:
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
         """One step of everything per minibatch."""
-        self._generator.manual_seed(
-            int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0])
-        )
+        self._generator.manual_seed(sequence_seed(self.seed, self.updates))
         metrics: Metrics = {}
         for batch in minibatches:
             losses, metrics = self.losses(batch)
@@ -118,9 +119,7 @@ class QChunking:
 
     def imitate(self, batch: Transitions) -> Metrics:
         """One step of the behaviour alone; counts as an update."""
-        self._generator.manual_seed(
-            int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0])
-        )
+        self._generator.manual_seed(sequence_seed(self.seed, self.updates))
         loss = self._imitation(self.networks.features(batch.seen.vector_BO), batch)
         self.optimizers["behaviour"].zero_grad(set_to_none=True)
         loss.backward()

@@ -13,7 +13,7 @@ class RlifConfig:
     """Reward from interventions alone (RLIF, arXiv 2311.12996)."""
 
     reward: float = -1.0
-    """Of the step just before an intervention begins; every other has 0 [P, C]."""
+    """Reward of the step just before an intervention begins; every other step has 0 [P, C]."""
     keep_expert_steps: bool = True
     """Whether the person's steps are learned from [P]; False drops all but the last of every
     intervention [C]."""
@@ -25,9 +25,11 @@ class HgDaggerConfig:
 
     kind: Literal["hg_dagger"] = "hg_dagger"
     network: MlpSizes = MlpSizes(activation="relu")
+    """Sizes of the policy's network."""
     hand: bool = False
     """Whether the last entry of an action is a command: -1 close, 0 hold, 1 open."""
     learning_rate: float = 3e-4
+    """Learning rate of the policy."""
 
 
 @config
@@ -49,3 +51,26 @@ class LearnerConfig:
     """Updates per line of `metrics.jsonl`."""
     log_bytes: int = 32_000_000
     """Size from which on the log of what came in begins a new file."""
+
+
+@config
+class Difference:
+    """An observed vector, or its difference from another, that the learner is shown at a scale of
+    its own as well."""
+
+    field: str
+    """Observation field that is scaled."""
+    other: str | None = None
+    """What is subtracted; None takes the vector itself."""
+    entries: int = 3
+    """Leading entries."""
+    scale: float = 0.1
+    """What becomes 1 [unit of the field]."""
+
+
+@config
+class ScaledTanhFeature(Difference):
+    """Likewise, but through tanh."""
+
+    scale: float = 0.01
+    """Scale at which tanh saturates [unit of the field]."""

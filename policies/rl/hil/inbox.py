@@ -1,5 +1,5 @@
-"""What actors have sent: on the disk first, then in order to the one who learns from it, each entry
-exactly once."""
+"""Keeps the messages of actors: on disk first, then in order to the learner, each entry exactly
+once."""
 
 from __future__ import annotations
 

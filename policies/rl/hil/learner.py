@@ -17,7 +17,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -27,20 +27,26 @@ import torch
 from torch import Tensor
 
 from policies.checkpoint import read_state, save_state
+from policies.random_streams import LearnerStream
 from policies.rl.actor_export import sac_actor
+from policies.rl.collection.episode_statistics import EpisodeStatistics
 from policies.rl.hil.config import LearnerConfig
-from policies.rl.hil.episode_statistics import Tally
 from policies.rl.hil.inbox import Inbox, Ledger
 from policies.rl.hil.server import LearnerServer
-from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, due
+from policies.rl.off_policy.config import OnlineConfig
+from policies.rl.off_policy.online import Batches, Learner, due
 from policies.rl.replay.buffer import Replay, sizes_of
 from policies.rl.replay.files import HEAD
 from policies.training.loggers import JsonLines
+from policies.training.plots import draw_training
 from robots.errors import HandoffError
-from robots.wire.learner import ActorCard, Hello, Parameters
+from robots.wire.learner import RECENT_EPISODES, ActorCard, Hello, Parameters
 from robots.wire.steps import Steps, chosen
 
-STATE, METRICS, RECEIVED = "learner.pt", "metrics.jsonl", "received"
+STATE = "learner.pt"
+METRICS = "metrics.jsonl"
+PICTURE = "training.png"
+RECEIVED = "received"
 BUFFERS = ("replay", "demos")
 """Folders of the buffers."""
 UPDATES_PER_START = 10**9
@@ -88,7 +94,7 @@ class Rewrite(Protocol):
 
 
 class Training:
-    """One training in one folder; see `train`, which makes and runs it."""
+    """One training in one folder; see `run_learner`, which makes and runs it."""
 
     def __init__(
         self,
@@ -104,13 +110,21 @@ class Training:
         rewrite: Rewrite | None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.learner, self.online, self.config = folder, learner, online, config
-        self.seed, self.publish, self.rewrite = seed, publish, rewrite
+        self.folder = folder
+        self.learner = learner
+        self.online = online
+        self.config = config
+        self.seed = seed
+        self.publish = publish
+        self.rewrite = rewrite
         self.buffers: dict[str, Replay] = dict(zip(BUFFERS, (replay, demos), strict=True))
         self.batches = Batches(online, replay, demos)
-        self.tally, self.ledger, self.applied = Tally(), Ledger(), 0
+        self.statistics = EpisodeStatistics(keep=RECENT_EPISODES)
+        self.ledger = Ledger()
+        self.applied = 0
         self.updates = self.starts = 0
-        self.seconds, self.began = 0.0, time.monotonic()
+        self.seconds = 0.0
+        self.began = time.monotonic()
         self.lines = JsonLines(folder / METRICS)
         self.known = {name: buffer.added for name, buffer in self.buffers.items()}
         """Steps in each buffer that belong to `applied`; what it holds beyond them comes out of the
@@ -131,22 +145,22 @@ class Training:
     @property
     def counters(self) -> Counters:
         """Now."""
-        tally = self.tally
+        statistics = self.statistics
         return Counters(
-            tally.steps,
+            statistics.steps,
             self.updates,
-            tally.episodes,
-            tally.interventions,
-            tally.success,
-            tally.intervened,
+            statistics.episodes,
+            statistics.interventions,
+            statistics.success_rate(),
+            statistics.intervention_rate(),
         )
 
     @property
     def due(self) -> bool:
         """Whether the data that are there allow one more update."""
         if math.isinf(self.online.updates_per_step):
-            return self.tally.steps > self.online.training_starts
-        return self.updates < due(self.online, self.tally.steps)
+            return self.statistics.steps > self.online.training_starts
+        return self.updates < due(self.online, self.statistics.steps)
 
     def receive(self) -> None:
         """Puts what has come into the buffers."""
@@ -158,7 +172,7 @@ class Training:
 
     def update(self) -> Mapping[str, Any]:
         """One update; its chance depends on the seed and its number alone."""
-        draw = np.random.default_rng([self.seed, 2, self.updates])
+        draw = np.random.default_rng([self.seed, LearnerStream.REPLAY, self.updates])
         metrics = self.learner.update([self.batches(draw) for _ in range(self.online.minibatches)])
         self.updates += 1
         return metrics
@@ -177,7 +191,7 @@ class Training:
             name: float(value) for name, value in counters._asdict().items() if name != "updates"
         }
         line |= {
-            "recent_length": self.tally.length,
+            "recent_length": self.statistics.success_length(),
             "seconds": self._spent(),
             "lost_entries": float(self.ledger.lost),
         }
@@ -203,7 +217,7 @@ class Training:
         if steps.demo.any():
             self._append("demos", chosen(steps, steps.demo))
             steps = chosen(steps, ~steps.demo)
-        self.tally.add(steps)
+        self.statistics.add_steps(steps)
         if self.rewrite is not None:
             steps = self.rewrite(steps)
         self._append("replay", steps)
@@ -231,7 +245,7 @@ class Training:
             "learner": self.learner.state_dict(),
             "rewrite": None if self.rewrite is None else self.rewrite.state_dict(),
             "ledger": self.ledger.state_dict(),
-            "tally": self.tally.state_dict(),
+            "tally": self.statistics.state_dict(),
             "counts": {"applied": self.applied, "updates": self.updates, "starts": self.starts},
             "known": dict(self.known),
             "seconds": self._spent(),
@@ -253,17 +267,13 @@ class Training:
         if self.rewrite is not None:
             self.rewrite.load_state_dict(state["rewrite"])
         self.ledger = Ledger(**state["ledger"])
-        self.tally.load_state_dict(state["tally"])
+        self.statistics.load_state_dict(state["tally"])
         counts = state["counts"]
-        self.applied, self.updates, self.starts = (
-            counts["applied"],
-            counts["updates"],
-            counts["starts"],
-        )
-        self.seconds, self.lines = (
-            state["seconds"],
-            JsonLines(self.folder / METRICS, state["lines"]),
-        )
+        self.applied = counts["applied"]
+        self.updates = counts["updates"]
+        self.starts = counts["starts"]
+        self.seconds = state["seconds"]
+        self.lines = JsonLines(self.folder / METRICS, state["lines"])
         for name, buffer in self.buffers.items():
             if (self.folder / name / HEAD).exists():
                 buffer.load(self.folder / name)
@@ -275,7 +285,7 @@ class Training:
         self.known = state["known"]
 
 
-def train(
+def run_learner(
     folder: Path,
     learner: Learner,
     replay: Replay,
@@ -344,34 +354,11 @@ def train(
             server.stop()
             training.receive()
             training.checkpoint()
-            draw_training(folder, training.lines.entries)
+            draw_training(training.lines.entries, folder / PICTURE)
             return training.counters
     finally:
         server.stop()
         training.inbox.close()
-
-
-def draw_training(folder: Path, lines: Sequence[Mapping[str, float]]) -> None:
-    """Draws success, interventions and the critics' loss over the steps to `training.png`; nothing
-    without lines."""
-    if not lines:
-        return
-    from matplotlib.figure import Figure
-
-    steps = [line["steps"] for line in lines]
-    figure = Figure(figsize=(6, 4.6), layout="constrained")
-    shares, losses = figure.subplots(2, sharex=True)
-    for name, label in (("recent_success", "success"), ("recent_interventions", "interventions")):
-        shares.plot(steps, [line[name] for line in lines], linewidth=1, label=label)
-    shares.set(ylim=(-0.03, 1.03), ylabel="share, last 20 episodes")
-    shares.legend(loc="center right")
-    if "critic_loss" in lines[0]:
-        losses.plot(steps, [line["critic_loss"] for line in lines], linewidth=1)
-        losses.set(yscale="log")
-    losses.set(xlabel="step of the environment", ylabel="critics' loss")
-    for axes in (shares, losses):
-        axes.grid(which="both", alpha=0.3)
-    figure.savefig(folder / "training.png", dpi=120)
 
 
 @contextmanager

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from policies.rl.hil.config import RlifConfig
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from robots.errors import HandoffError
-from robots.wire.steps import Steps, chosen
+from robots.wire.steps import Steps, chosen, joined
 
 
 class InterventionReward:
@@ -46,7 +47,7 @@ class InterventionReward:
         """The steps whose reward is known by now, those of one episode in their order."""
         if not steps.rows:
             return steps
-        both = steps if self._held is None else joined(self._held, steps)
+        both = steps if self._held is None else joined([self._held, steps])
         following, ended = _following(both), both.terminated | both.truncated
         followed = following >= 0
         next_to = followed & (both.number[following] == both.number + 1) & ~ended
@@ -79,7 +80,7 @@ class RlifReplay(Replay):
 
     Demonstrations are appended like anything else and have reward 0 [C: pre-filled]. Between
     processes the learner is given an `InterventionReward` (`rewrite` of
-    `policies.rl.hil.learner.train`) and a plain replay.
+    `policies.rl.hil.learner.run_learner`) and a plain replay.
 
     Args:
         config: of the replay.
@@ -117,24 +118,6 @@ class RlifReplay(Replay):
             f"{folder}: an RlifReplay cannot be saved to a folder, the steps it holds back would be lost. Save its "
             "state_dict, or give the learner process an InterventionReward and a plain Replay."
         )
-
-
-def joined(first: Steps, second: Steps) -> Steps:
-    """The rows of both, one after another."""
-    columns = {
-        name: np.concatenate([value, getattr(second, name)])
-        for name, value in first._asdict().items()
-        if isinstance(value, np.ndarray)
-    }
-    pictures = {
-        name: np.concatenate([value, second.pictures[name]])
-        for name, value in first.pictures.items()
-    }
-    after = {
-        name: np.concatenate([value, second.next_pictures[name]])
-        for name, value in first.next_pictures.items()
-    }
-    return Steps(pictures=pictures, next_pictures=after, **columns)
 
 
 def _following(steps: Steps) -> np.ndarray:

@@ -1,8 +1,13 @@
 """Adam (Kingma and Ba, arXiv 1412.6980) for small networks.
 
 The numbers are those of `torch.optim.Adam`, by the same kernel; what is left out is the bookkeeping
-of parameter groups, hooks and profiles, which takes longer than the step itself for the networks of
-a reinforcement learner.
+of parameter groups, hooks and profiles.
+
+That is worth keeping: with `torch.optim.Adam(fused=True)` in its place an update of SAC takes 5.7 %
+more processor time in the plain form and 5.5 % in the default one, each with two critics (six runs
+each, 3.8 to 7.1 %), and 1.9 % with ten (1.4 to 3.8 %); the three steps of an update take 0.31 ms
+instead of 0.16. Measured on one core of an AMD EPYC with torch 2.13; `adam_speedup` of
+`tests.benchmarks.rl` measures it again.
 """
 
 from __future__ import annotations

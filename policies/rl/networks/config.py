@@ -25,7 +25,8 @@ class EncoderConfig:
     """From pictures to features (SERL, arXiv 2401.16013); used where the data hold pictures."""
 
     channels: tuple[int, ...] = (32, 64, 128, 256)
-    """Of the convolutions, each of which halves the picture; of SERL's small encoder [C]."""
+    """Channels of the convolutions, each of which halves the image, as in SERL's small encoder
+    [C]."""
     embeddings: int = 8
     """Learned weightings of places per channel [C]."""
     picture_width: int = 256

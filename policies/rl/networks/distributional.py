@@ -1,4 +1,4 @@
-"""Values as distributions over fixed atoms: the C51 projection, two-hot targets, symlog.
+"""Values as distributions over fixed atoms, and the projection of C51.
 
 Shape suffixes: B batch (any leading dimensions for the plain functions), K atoms.
 """
@@ -53,23 +53,6 @@ def project(
     return projected_BK.scatter_add_(1, upper, probability_BK * share_BK)
 
 
-def two_hot(value: Tensor, atoms_K: Tensor) -> Tensor:
-    """(..., K): the two atoms around a value share 1 so that their mean is the value; outside, the
-    outermost has all.
-
-    Args:
-        value: (...).
-        atoms_K: ascending, evenly spaced or not.
-    """
-    value = value.clamp(atoms_K[0], atoms_K[-1])
-    upper = torch.searchsorted(atoms_K, value.contiguous()).clamp(1, len(atoms_K) - 1)
-    below, above = atoms_K[upper - 1], atoms_K[upper]
-    share = ((value - below) / (above - below))[..., None]
-    hot = torch.zeros(*value.shape, len(atoms_K), dtype=value.dtype, device=value.device)
-    hot.scatter_(-1, upper[..., None] - 1, 1.0 - share)
-    return hot.scatter_(-1, upper[..., None], share)
-
-
 def mean_value(probability: Tensor, atoms_K: Tensor) -> Tensor:
     """(...) expectation of (..., K) distributions."""
     return probability @ atoms_K
@@ -78,14 +61,3 @@ def mean_value(probability: Tensor, atoms_K: Tensor) -> Tensor:
 def cross_entropy(logit: Tensor, target: Tensor) -> Tensor:
     """(...) of (..., K) target distributions and logits [nat]."""
     return -(target * torch.log_softmax(logit, dim=-1)).sum(dim=-1)
-
-
-def symlog(value: Tensor) -> Tensor:
-    """sign(x) log(1 + |x|): near 0 the value itself, far away its logarithm (DreamerV3, arXiv
-    2301.04104)."""
-    return torch.sign(value) * torch.log1p(value.abs())
-
-
-def symexp(value: Tensor) -> Tensor:
-    """The inverse of `symlog`."""
-    return torch.sign(value) * torch.expm1(value.abs())

@@ -1,5 +1,5 @@
-"""What a learner makes of pictures: SERL's encoder (arXiv 2401.16013), with HIL-SERL's learned
-weightings of places.
+"""Encodes images for RL learners: SERL's encoder (arXiv 2401.16013), with HIL-SERL's learned
+spatial embeddings.
 
 A small network of convolutions, or a frozen one that is given, then eight learned spatial
 embeddings, a linear layer, LayerNorm and tanh per camera; the observation vector passes a layer of
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from policies.rl.networks.config import EncoderConfig
 from policies.rl.networks.ensemble import Features
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 
 
@@ -55,7 +55,7 @@ class Encoder(Features):
         self.reduce_vector = _reduction(self.size, config.vector_width)
         self.pictures = nn.ModuleDict(
             {
-                name: PictureEncoder(config, name, height, width, (backbones or {}).get(name))
+                name: SerlImageEncoder(config, name, height, width, (backbones or {}).get(name))
                 for name, height, width in sizes.pictures
             }
         )
@@ -82,14 +82,14 @@ class Encoder(Features):
         return torch.cat([*parts, self.reduce_vector(super().forward(vector_BO))], dim=1)
 
 
-def looked_at(features: Features, seen: Seen) -> Tensor:
+def looked_at(features: Features, seen: Observations) -> Tensor:
     """(B, F): what `features` makes of it, the pictures if it is an `Encoder`."""
     if isinstance(features, Encoder):
         return features(seen.vector_BO, seen.pictures)
     return features(seen.vector_BO)
 
 
-class PictureEncoder(nn.Module):
+class SerlImageEncoder(nn.Module):
     """One camera's pictures to features."""
 
     def __init__(
@@ -112,7 +112,7 @@ class PictureEncoder(nn.Module):
         self.embeddings = SpatialEmbeddings(config.embeddings, channels, rows, columns)
         self.reduce = _reduction(config.embeddings * channels, config.picture_width)
 
-    def train(self, mode: bool = True) -> PictureEncoder:
+    def train(self, mode: bool = True) -> SerlImageEncoder:
         """Training or evaluation mode; a frozen backbone stays in the latter, or its statistics
         would drift."""
         super().train(mode)
@@ -167,7 +167,7 @@ def random_shift(picture_BHWC: Tensor, offset_2B: Tensor, pad: int) -> Tensor:
     return picture_BHWC[row_B11, rows_BH[:, :, None], columns_BW[:, None, :]]
 
 
-def shifted(seen: Seen, pad: int, generator: torch.Generator) -> Seen:
+def shifted_observation(seen: Observations, pad: int, generator: torch.Generator) -> Observations:
     """Every row shifted by an offset of its own, the same for all of its cameras [C]."""
     if not seen.pictures or pad == 0:
         return seen
@@ -184,7 +184,10 @@ def augmented(batch: Transitions, pad: int, generator: torch.Generator) -> Trans
     """The minibatch with the pictures of s and of s' shifted, independently of one another."""
     if not batch.seen.pictures:
         return batch
-    seen, after = shifted(batch.seen, pad, generator), shifted(batch.next_seen, pad, generator)
+    seen, after = (
+        shifted_observation(batch.seen, pad, generator),
+        shifted_observation(batch.next_seen, pad, generator),
+    )
     return batch._replace(seen=seen, next_seen=after)
 
 

@@ -1,5 +1,5 @@
-"""What a learner is saved as: weights, optimisers and the number of its updates, from which its
-chance comes."""
+"""Saves a learner: weights, optimisers and the number of its updates, which determines its random
+numbers."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ class GripperConfig:
     """Added to the reward of this critic, and of no other, where the hand is told to turn round [C:
     USB task]."""
     learning_rate: float = 3e-4
+    """Learning rate of the gripper's critic."""
 
 
 @config
@@ -31,12 +32,12 @@ class GuidanceConfig:
     first: float = 50.0
     """Weight of the squared distance at the first update."""
     last: float = 5.0
-    """And from update `updates` on; geometric in between."""
+    """Weight from update `updates` on; it changes geometrically in between."""
     updates: int = 20_000
     """Updates of the actor until then."""
     margin: float = 0.1
-    """By which the hand's critic is to value a person's command above the others (DQfD, arXiv
-    1704.03732); 0: none."""
+    """Margin by which the gripper's critic should value a person's command above the others (DQfD,
+    arXiv 1704.03732); 0 has no effect."""
 
 
 @config
@@ -46,7 +47,9 @@ class SacConfig:
 
     kind: Literal["sac"] = "sac"
     critic: MlpSizes = MlpSizes()
+    """Sizes of a critic."""
     actor: MlpSizes = MlpSizes()
+    """Sizes of the actor."""
     critics: int = 2
     """Members of the ensemble. 10 in RLPD, SERL and WSRL [C]."""
     subset: int | None = None
@@ -59,9 +62,11 @@ class SacConfig:
     """Whether the target holds the entropy of the next action. True in SAC [P] and RLPD's
     locomotion [C]."""
     learning_rate: float = 3e-4
-    """Of the critics (Adam)."""
+    """Learning rate of the critics (Adam)."""
     actor_learning_rate: float = 3e-4
+    """Learning rate of the actor (Adam)."""
     temperature_learning_rate: float = 3e-4
+    """Learning rate of the temperature (Adam)."""
     tau: float = 0.005
     """Share of the critics that every critic update moves into their targets (Polyak)."""
     init_temperature: float = 0.01
@@ -73,13 +78,14 @@ class SacConfig:
     """exp(-11.5) = 1e-5: HIL-SERL bounds the deviation by 1e-5 and 5 [C]; RLPD its logarithm by -20
     and 2 [C]."""
     log_std_max: float = 1.6
+    """Upper bound of the log standard deviation."""
     fixed_std: float | None = None
     """Deviation of a Gaussian before tanh that is not learned; None learns one per state."""
     gsde: int = 0
     """Steps for which exploration keeps its noise (gSDE, arXiv 2005.05719); 0 is not gSDE: a draw
     per step."""
     gsde_log_std_init: float = -2.0
-    """Of gSDE's deviations per feature [C: -2 and -3]."""
+    """Initial log standard deviation of gSDE per feature [C: -2 and -3]."""
     gsde_learn_features: bool = False
     """Whether the variance of gSDE's exploration shapes the features too; False in PPO and A2C,
     True in SAC [C]."""
@@ -97,4 +103,23 @@ class SacConfig:
     guidance: GuidanceConfig | None = None
     """Holds the actor near demonstrations and corrections; None does not, as HIL-SERL."""
     encoder: EncoderConfig = EncoderConfig()
-    """Of pictures; without any it has no say."""
+    """Encoder of images; has no effect without images."""
+
+
+@config
+class OnlineConfig:
+    """How acting and learning take turns."""
+
+    batch_size: int = 256
+    """Transitions per minibatch, those of demonstrations among them."""
+    demo_share: float = 0.5
+    """Share of every minibatch from the demonstration buffer (RLPD, HIL-SERL [C]); 0 does
+    without."""
+    updates_per_step: float = 1.0
+    """Updates (each of `minibatches`) per step of the environment; fractions add up exactly."""
+    minibatches: int = 1
+    """Critic steps per update: 20 in RLPD, 2 in HIL-SERL [C]."""
+    training_starts: int = 100
+    """Steps without an update at the start; HIL-SERL 100, RLPD 5,000 [C]."""
+    random_steps: int = 0
+    """Steps at the start whose actions are uniform; SERL 300, HIL-SERL 0 [C]."""

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.normalize import MomentStatistics
+from policies.random_streams import LearnerStream, sequence_seed
 from policies.rl.networks.adam import Optimizer
 from policies.rl.networks.distributional import cross_entropy, even_atoms, mean_value, project
 from policies.rl.networks.ensemble import EnsembleMlp, Features, move_towards
@@ -83,7 +84,9 @@ class FastTd3:
             raise HandoffError(
                 f"fast_td3: cameras {[name for name, *_ in sizes.pictures]}, it learns from state alone."
             )
-        self.config, self.sizes, self.seed = config, sizes, seed
+        self.config = config
+        self.sizes = sizes
+        self.seed = seed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.networks = FastTd3Networks(config, sizes)
@@ -141,7 +144,9 @@ class FastTd3:
         is due."""
         metrics: dict[str, Tensor] = {}
         for batch in minibatches:
-            self._generator.manual_seed(_seed_of(self.seed, self.updates))
+            self._generator.manual_seed(
+                sequence_seed(self.seed, LearnerStream.FAST_TD3_UPDATE, self.updates)
+            )
             before = self.policy_updates
             loss, told = self.critic_loss(batch)
             self._step("critic", loss)
@@ -247,7 +252,3 @@ def lower_mean(probability_EBK: Tensor, atoms_K: Tensor) -> Tensor:
     mixture of several."""
     lowest_B = mean_value(probability_EBK, atoms_K).argmin(dim=0)
     return probability_EBK[lowest_B, torch.arange(len(lowest_B))]
-
-
-def _seed_of(seed: int, update: int) -> int:
-    return int(np.random.SeedSequence([seed, 3, update]).generate_state(1)[0])

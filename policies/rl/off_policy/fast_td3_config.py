@@ -15,6 +15,7 @@ from policies.rl.collection.reward_shaping import PracticeReward
 from policies.rl.networks.config import MlpSizes
 from robots.config import config
 from robots.errors import HandoffError
+from robots.seed_ranges import TRAINING
 
 
 @config
@@ -45,7 +46,7 @@ class FastTd3Config:
     [C]."""
 
     critic: MlpSizes = MlpSizes(hidden=(1024, 512, 256), activation="relu", layer_norm=False)
-    """Of both critics [C]; PQL has 512, 256, 128 with ELU [Q]."""
+    """Sizes of both critics [C]; PQL has 512, 256, 128 with ELU [Q]."""
     actor: MlpSizes = MlpSizes(hidden=(512, 256, 128), activation="relu", layer_norm=False)
     """[C]"""
     atoms: int = 101
@@ -55,10 +56,11 @@ class FastTd3Config:
     high: float = 250.0
     """Largest."""
     learning_rate: float = 3e-4
-    """Of the critics (AdamW) [C]; 5e-4 [Q]."""
+    """Learning rate of the critics (AdamW) [C]; 5e-4 [Q]."""
     actor_learning_rate: float = 3e-4
+    """Learning rate of the actor (AdamW)."""
     weight_decay: float = 0.1
-    """Of AdamW, both networks [C]; torch's .01 [Q]."""
+    """Weight decay of AdamW for both networks [C]; torch's .01 [Q]."""
     max_grad_norm: float | None = None
     """Gradients are scaled down to this norm where it is larger; None leaves them [C]. .5 [Q]."""
     tau: float = 0.1
@@ -77,6 +79,7 @@ class FastTd3Config:
     """Whether observations are shown less their running mean, over their running deviation [C,
     Q]."""
     noise: MixedNoiseConfig = MixedNoiseConfig()
+    """Exploration noise per environment."""
 
     def __post_init__(self) -> None:
         if self.critic_per_policy < 1.0 or self.target_noise < 0.0 or self.target_noise_clip < 0.0:
@@ -92,6 +95,7 @@ class ReinforceConfig:
     (`policies.rl.off_policy.train`)."""
 
     learner: FastTd3Config = field(default_factory=FastTd3Config)
+    """Options of FastTD3."""
     fields: tuple[str, ...] = ()
     """Observed fields that the policy sees, in this order; empty takes all but pictures."""
     collections: int = 150_000
@@ -101,7 +105,7 @@ class ReinforceConfig:
     capacity: int = 51_200
     """Steps kept per world [C]; PQL keeps 5,000,000 in all [Q]."""
     discount: float = 0.99
-    """Per control period [C, Q]."""
+    """Discount per control period [C, Q]."""
     n_step: int = 1
     """Rewards summed up before a value is looked at, fewer where an episode ends [C]; 8 in MTBench
     [C], 3 [Q]."""
@@ -116,12 +120,12 @@ class ReinforceConfig:
     """A task that pays per step and ends where it is solved wants `step`; see there."""
     save_every: int = 250
     """Collections between two states on the disk."""
-    first_seed: int = 1_000_000
-    """Of the first start; protocols' starts lie below."""
+    first_seed: int = TRAINING.start
+    """Seed of the first start; protocols' starts lie below."""
     seed: int = 0
-    """Of weights, exploration and minibatches."""
+    """Seed of weights, exploration and minibatches."""
     threads: int = 1
-    """Of torch."""
+    """Processor threads of torch."""
 
     def __post_init__(self) -> None:
         counts = (self.collections, self.batch_size, self.capacity, self.n_step, self.save_every)

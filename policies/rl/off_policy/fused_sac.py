@@ -35,7 +35,7 @@ from policies.rl.replay.transitions import Transitions
 if TYPE_CHECKING:
     from policies.rl.off_policy.config import SacConfig
     from policies.rl.off_policy.sac_networks import SacNetworks
-    from policies.rl.replay.transitions import Seen
+    from policies.rl.replay.transitions import Observations
 
 
 class NetworkByHand:
@@ -100,7 +100,7 @@ class PlainSac(Protocol):
         """Optimisers by name: critic, actor and temperature."""
         ...
 
-    def features(self, seen: Seen) -> Tensor:
+    def features(self, seen: Observations) -> Tensor:
         """See `policies.rl.off_policy.sac.Sac.features`."""
         ...
 

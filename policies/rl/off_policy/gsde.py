@@ -26,7 +26,7 @@ from policies.rl.networks.ensemble import EnsembleMlp
 from policies.rl.off_policy.config import SacConfig
 from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.tanh_gaussian import Draw, tanh_normal_log_prob
-from policies.rl.replay.transitions import Seen, Sizes
+from policies.rl.replay.transitions import Observations, Sizes
 from robots.errors import HandoffError
 
 FLOOR = 1e-6
@@ -128,7 +128,7 @@ class GsdeSac(Sac):
         self._age = 0
 
     @torch.no_grad()
-    def act_on(self, seen: Seen, draw: np.random.Generator | None = None) -> np.ndarray:
+    def act_on(self, seen: Observations, draw: np.random.Generator | None = None) -> np.ndarray:
         """(N, A) actions in [-1, 1]: exploring with the present Theta, or without `draw` the
         policy's mode.
 

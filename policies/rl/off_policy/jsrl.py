@@ -37,10 +37,8 @@ class JsrlConfig:
     0]."""
     window: int = 1
     """Evaluations in the moving return [C: 1]."""
-    evaluate_every: int = 1000
-    """Steps of the environment between evaluations [C]."""
     episodes: int = 20
-    """Of an evaluation [C]."""
+    """Episodes of an evaluation [C]."""
 
 
 class GuideSchedule:
@@ -61,7 +59,8 @@ class GuideSchedule:
                 f"jsrl: stages {config.stages}, window {config.window}, max_horizon {config.max_horizon}; expected at "
                 "least 1, 1 and 0."
             )
-        self.config, self.seed = config, seed
+        self.config = config
+        self.seed = seed
         self.horizons = (
             np.linspace(config.max_horizon, 0, config.stages + 1).round().astype(np.int64)
         )
@@ -121,4 +120,6 @@ class GuideSchedule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes `state_dict` over."""
-        self.stage, self.best, self.returns = state["stage"], state["best"], list(state["returns"])
+        self.stage = state["stage"]
+        self.best = state["best"]
+        self.returns = list(state["returns"])

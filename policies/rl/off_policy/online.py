@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from policies.random_streams import LearnerStream
+from policies.rl.off_policy.config import OnlineConfig
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.transitions import Transitions, concatenated
-from robots.config import config
 from robots.errors import HandoffError
 from robots.wire.steps import Steps, chosen
 
@@ -38,25 +39,6 @@ class Learner(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes `state_dict` over."""
         ...
-
-
-@config
-class OnlineConfig:
-    """How acting and learning take turns."""
-
-    batch_size: int = 256
-    """Transitions per minibatch, those of demonstrations among them."""
-    demo_share: float = 0.5
-    """Share of every minibatch from the demonstration buffer (RLPD, HIL-SERL [C]); 0 does
-    without."""
-    updates_per_step: float = 1.0
-    """Updates (each of `minibatches`) per step of the environment; fractions add up exactly."""
-    minibatches: int = 1
-    """Critic steps per update: 20 in RLPD, 2 in HIL-SERL [C]."""
-    training_starts: int = 100
-    """Steps without an update at the start; HIL-SERL 100, RLPD 5,000 [C]."""
-    random_steps: int = 0
-    """Steps at the start whose actions are uniform; SERL 300, HIL-SERL 0 [C]."""
 
 
 def due(config: OnlineConfig, steps: int) -> int:
@@ -85,7 +67,9 @@ class Batches:
                 f"online: batch_size {config.batch_size}, minibatches {config.minibatches}, demo_share "
                 f"{config.demo_share}; the first two must be at least 1, the share between 0 and 1."
             )
-        self.config, self.replay, self.demos = config, replay, demos
+        self.config = config
+        self.replay = replay
+        self.demos = demos
 
     def __call__(self, draw: np.random.Generator) -> Transitions:
         """One minibatch; exactly `round(demo_share * batch_size)` rows come from the
@@ -128,7 +112,7 @@ def store(steps: Steps, replay: Replay, demos: Replay | None) -> None:
         demos.append(chosen(steps, steps.intervention))
 
 
-def learn(
+def learn_online(
     learner: Learner,
     batches: Batches,
     collect: Callable[[Learner, np.random.Generator], Steps],
@@ -163,11 +147,11 @@ def learn(
     metrics: dict[str, Any] = {}
     while made < steps:
         actor = _Uniform(learner) if made < config.random_steps else learner
-        new = collect(actor, np.random.default_rng([seed, 1, made]))
+        new = collect(actor, np.random.default_rng([seed, LearnerStream.EXPLORATION, made]))
         store(new, batches.replay, batches.demos)
         made += new.rows
         while updates < due(config, made):
-            draw = np.random.default_rng([seed, 2, updates])
+            draw = np.random.default_rng([seed, LearnerStream.REPLAY, updates])
             metrics = learner.update([batches(draw) for _ in range(config.minibatches)])
             updates += 1
         watch(Progressed(made, updates), metrics)
@@ -179,7 +163,8 @@ class _Uniform:
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
-        self.update, self.state_dict = learner.update, learner.state_dict
+        self.update = learner.update
+        self.state_dict = learner.state_dict
         self.load_state_dict = learner.load_state_dict
 
     def act(self, vector_NO: np.ndarray, draw: np.random.Generator | None = None) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from policies.random_streams import mixed_seed
 from policies.rl.networks.adam import Adam, Optimizer
 from policies.rl.networks.critics import (
     bellman_target,
@@ -30,7 +31,7 @@ from policies.rl.off_policy.config import SacConfig
 from policies.rl.off_policy.fused_sac import StepsByHand
 from policies.rl.off_policy.sac_networks import SacNetworks
 from policies.rl.off_policy.tanh_gaussian import TanhGaussian
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from policies.training.optimizer import ema_decay
 
 _OVERRIDABLE = ("critic_loss", "actor_loss", "next_value", "features", "target_features")
@@ -65,7 +66,9 @@ class Sac:
         seed: int = 0,
         backbones: Mapping[str, nn.Module] | None = None,
     ) -> None:
-        self.config, self.sizes, self.seed = config, sizes, seed
+        self.config = config
+        self.sizes = sizes
+        self.seed = seed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.networks = SacNetworks(config, sizes, backbones)
@@ -97,7 +100,7 @@ class Sac:
 
         With U minibatches this is RLPD's update at U updates per data; HIL-SERL has two.
         """
-        self._generator.manual_seed(_mixed(self.seed, self.updates))
+        self._generator.manual_seed(mixed_seed(self.seed, self.updates))
         minibatches = [
             augmented(batch, self.config.encoder.shift, self._generator) for batch in minibatches
         ]
@@ -126,11 +129,11 @@ class Sac:
         """(N, A) actions in [-1, 1] for observations (N, O): drawn with `draw`, or without it the
         policy's mode."""
         return self.act_on(
-            Seen(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))), draw
+            Observations(torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))), draw
         )
 
     @torch.no_grad()
-    def act_on(self, seen: Seen, draw: np.random.Generator | None = None) -> np.ndarray:
+    def act_on(self, seen: Observations, draw: np.random.Generator | None = None) -> np.ndarray:
         """(N, A) actions likewise, for vectors and pictures."""
         features = self.features(seen)
         actor, gripper = self.networks.acting()
@@ -152,11 +155,11 @@ class Sac:
         """Takes `state_dict` over."""
         self.updates = load_learner_state(state, self.networks, self.optimizers)
 
-    def features(self, seen: Seen) -> Tensor:
+    def features(self, seen: Observations) -> Tensor:
         """(B, F): what critics and actor are shown."""
         return looked_at(self.networks.features, seen)
 
-    def target_features(self, seen: Seen) -> Tensor | None:
+    def target_features(self, seen: Observations) -> Tensor | None:
         """(B, F) what the target critics are shown where an encoder learns; None: the same as
         all."""
         target = self.networks.features_target
@@ -265,15 +268,6 @@ class Sac:
 
     def _noise(self, rows: int) -> Tensor:
         return torch.randn(rows, self.continuous, generator=self._generator)
-
-
-def _mixed(seed: int, number: int) -> int:
-    """A seed of 63 bits from two numbers (the finaliser of SplitMix64); NumPy's takes a tenth of a
-    millisecond."""
-    mixed = (seed * 0x9E3779B97F4A7C15 + number * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) % 2**64
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = ((mixed ^ (mixed >> shift)) * factor) % 2**64
-    return (mixed ^ (mixed >> 31)) >> 1
 
 
 def steps_by_hand(sac: Sac) -> StepsByHand | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ from policies.rl.off_policy.fast_td3_config import ReinforceConfig
 from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
-from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +30,15 @@ if TYPE_CHECKING:
     from policies.rl.replay.buffer import Replay
     from robots.wire.steps import Steps
 
-STATE, CURVE, PICTURE, KEPT = "reinforce.pt", "reinforce.jsonl", "reinforce.png", "experience"
+STATE = "reinforce.pt"
+CURVE = "reinforce.jsonl"
+PICTURE = "reinforce.png"
+KEPT = "experience"
+DRAWN = (
+    ("steps", "steps in all worlds"),
+    {"success": "success, last 100 episodes", "return": "return, last 100 episodes"},
+)
+"""What the picture shows: the entry and label of its horizontal axis, and of each vertical one."""
 
 
 def reinforce(
@@ -41,6 +47,7 @@ def reinforce(
     make_env: Callable[[], VecEnv],
     out: Path,
     progress: Progress,
+    robot: str = "",
 ) -> dict[str, Any]:
     """Learns and writes the policy, which acts without noise, to `out`, with its curve
     (`reinforce.jsonl`, `.png`).
@@ -51,6 +58,7 @@ def reinforce(
         make_env: worlds that freeze when they end and take actions in [-1, 1]; closed at the end.
         out: folder; goes on from what a killed run left there.
         progress: told every `save_every` collections.
+        robot: name of the worlds' robot; empty where they have none of ours.
 
     Returns:
         Metrics: collections, steps (of all worlds), updates, policy_updates, episodes, success and
@@ -60,19 +68,21 @@ def reinforce(
         HandoffError: worlds of other fields or actions, or numbers that are not finite.
     """
     from policies.training.loop import torch_threads
+    from policies.training.plots import draw_entries
 
     with torch_threads(config.threads):
-        run = _Run(config, make_env(), out)
+        run = _OffPolicyTraining(config, make_env(), out)
         try:
-            run.go_on()
+            run.resume()
             run.learn(progress)
         finally:
             run.worlds.env.close()
-    run.save_policy(task)
-    _draw(run.entries, out / PICTURE)
-    (out / STATE).unlink(missing_ok=True)
+    run.save_policy(task, robot)
+    resumable = run.resumable
+    draw_entries(resumable.entries, out / PICTURE, *DRAWN)
+    resumable.finish()
     shutil.rmtree(out / KEPT, ignore_errors=True)
-    told = {name: run.entries[-1][name] for name in ("episodes", "success", "return")}
+    told = {name: resumable.entries[-1][name] for name in ("episodes", "success", "return")}
     done = run.done
     return {
         "collections": config.collections,
@@ -80,21 +90,25 @@ def reinforce(
         "updates": done.updates,
         "policy_updates": run.learner.policy_updates,
         **told,
-        "cpu_seconds": round(run.cpu_seconds, 1),
+        "cpu_seconds": round(resumable.cpu_seconds(), 1),
     }
 
 
-class _Run:
+class _OffPolicyTraining:
     """One training, from worlds to a policy."""
 
     def __init__(self, config: ReinforceConfig, env: VecEnv, out: Path) -> None:
         from policies.rl.collection.state_env import StateWorlds
+        from policies.rl.off_policy.config import OnlineConfig
         from policies.rl.off_policy.fast_td3 import FastTd3
-        from policies.rl.off_policy.online import Batches, OnlineConfig, Progressed
-        from policies.rl.replay.buffer import Replay, ReplayConfig
+        from policies.rl.off_policy.online import Batches, Progressed
+        from policies.rl.replay.buffer import Replay
+        from policies.rl.replay.config import ReplayConfig
         from policies.rl.replay.transitions import Sizes
+        from policies.training.resumable_run import ResumableRun
 
-        self.config, self.out = config, out
+        self.config = config
+        self.out = out
         self._seeds = CountedSeeds(config.first_seed)
         self.worlds = StateWorlds(env, config.fields, self._seeds, config.reward)
         n, size = env.num_envs, env.action_spec.size
@@ -113,19 +127,18 @@ class _Run:
             random_steps=config.random_collections * n,
         )
         self._batches = Batches(self._online, self._replay)
-        self.identity = json.dumps(
+        identity = json.dumps(
             {"config": to_plain(config), "worlds": n, "fields": self.worlds.fields}
         )
-        self.entries: list[dict[str, float]] = []
-        self.done, self.cpu_seconds = Progressed(), 0.0
+        self.resumable = ResumableRun(out, identity, state=STATE, curve=CURVE)
+        self.done = Progressed()
         self._kept = _Kept(out / KEPT)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Takes over what a killed run of the same configuration left, or begins."""
-        from policies.checkpoint import read_state
         from policies.rl.off_policy.online import Progressed
 
-        state = read_state(self.out / STATE, self.identity)
+        state = self.resumable.resume()
         if state is None:
             shutil.rmtree(self.out / KEPT, ignore_errors=True)
             self.worlds.begin()
@@ -134,38 +147,36 @@ class _Run:
         self._kept.load(self._replay, state["parts"])
         self._seeds.used = state["seeds"]
         self.worlds.load_state_dict(state["worlds"])
-        self.entries, self.done = state["entries"], Progressed(*state["done"])
-        self.cpu_seconds = state["cpu_seconds"]
+        self.done = Progressed(*state["done"])
 
     def learn(self, progress: Progress) -> None:
         """All collections that are still to be made."""
-        from policies.rl.off_policy.online import learn
+        from policies.rl.off_policy.online import learn_online
 
         n, config = self.worlds.num_envs, self.config
-        began, before = time.process_time(), self.cpu_seconds
 
         def watch(done: Progressed, metrics: dict[str, Any]) -> None:
             self.done, collections = done, done.steps // n
-            self.cpu_seconds = before + time.process_time() - began
             if collections % config.save_every == 0 or collections == config.collections:
                 entry = self._entry(collections, metrics)
-                self.entries.append(entry)
+                self.resumable.entries.append(entry)
                 self._save()
                 note = f"success {entry['success']:.2f}, return {entry['return']:.2f}"
                 progress(collections, config.collections, note)
 
-        learn(
-            self.learner,
-            self._batches,
-            self._collect,
-            self._online,
-            config.collections * n,
-            config.seed,
-            watch,
-            self.done,
-        )
+        with self.resumable.timed():
+            learn_online(
+                self.learner,
+                self._batches,
+                self._collect,
+                self._online,
+                config.collections * n,
+                config.seed,
+                watch,
+                self.done,
+            )
 
-    def save_policy(self, task: str) -> None:
+    def save_policy(self, task: str, robot: str) -> None:
         """Writes the deterministic policy."""
         from policies.card import PolicyCard
         from policies.families.rl_actor import save_actor
@@ -187,6 +198,7 @@ class _Run:
                 about=f"{spec.interface}: {', '.join(spec.names)}",
             ),
             model=LearnedActorConfig(observation_fields=self.worlds.fields, card=card),
+            robot=robot,
         )
         save_actor(self.out, policy, Parameters(self.learner.updates, card, arrays))
 
@@ -203,36 +215,31 @@ class _Run:
                 f"reinforce: {lost} not finite after {collections} collections. Are rewards of a size that "
                 f"{self.config.learner.low} to {self.config.learner.high} can hold, and the rates small enough?"
             )
-        recent = self.worlds.recent
+        statistics = self.worlds.statistics
+        # Added up in their order; NumPy's mean rounds otherwise.
+        returns = [one.total_reward for one in statistics.newest()]
         return {
             "collections": collections,
             "steps": self.done.steps,
             "updates": self.done.updates,
-            "cpu_seconds": round(self.cpu_seconds, 1),
-            "episodes": self.worlds.episodes,
-            "success": sum(solved for solved, _ in recent) / max(1, len(recent)),
-            "return": sum(total for _, total in recent) / max(1, len(recent)),
+            "cpu_seconds": round(self.resumable.cpu_seconds(), 1),
+            "episodes": statistics.episodes,
+            "success": statistics.success_rate(),
+            "return": sum(returns) / max(1, len(returns)),
             **figures,
         }
 
     def _save(self) -> None:
-        from policies.checkpoint import save_state
-
         parts = self._kept.save(self._replay)
         state = {
-            "identity": self.identity,
             "learner": self.learner.state_dict(),
             "parts": parts,
             "seeds": self._seeds.used,
             "worlds": self.worlds.state_dict(),
-            "entries": self.entries,
             "done": list(self.done),
-            "cpu_seconds": self.cpu_seconds,
         }
-        save_state(self.out / STATE, state)
+        self.resumable.save(state)
         self._kept.forget_others(parts)
-        lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)
-        write_atomically(self.out / CURVE, lines.encode())
 
 
 class _Kept:
@@ -307,17 +314,3 @@ class _Kept:
 
     def _file(self, begin: int) -> Path:
         return self._folder / f"{begin}.pt"
-
-
-def _draw(entries: list[dict[str, float]], path: Path) -> None:
-    """Success and return over the steps of all worlds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 3.0), layout="constrained")
-    for axes, name in zip(figure.subplots(1, 2), ("success", "return"), strict=True):
-        axes.plot(
-            [entry["steps"] for entry in entries], [entry[name] for entry in entries], linewidth=1
-        )
-        axes.set(xlabel="steps in all worlds", ylabel=f"{name}, last 100 episodes")
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)

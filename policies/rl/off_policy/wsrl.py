@@ -12,8 +12,7 @@ begin anew.
 from __future__ import annotations
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import SacConfig
-from policies.rl.off_policy.online import OnlineConfig
+from policies.rl.off_policy.config import OnlineConfig, SacConfig
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError

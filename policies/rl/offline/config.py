@@ -24,7 +24,7 @@ class IqlConfig:
     level: float = 0.9
     """w of the expectile, lambda of chi2 and TV. IQL .9 in mazes, .7 elsewhere [C]."""
     temperature: float = 1.0
-    """Of chi2, TV and Gumbel: the advantage that counts as 1 [reward]. The expectile has none."""
+    """Advantage that counts as 1 for chi2, TV and Gumbel [reward]; the expectile has none."""
     released_chi2: bool = False
     """Takes chi2 as f-DVL's code has it and not the conjugate of its paper."""
     gumbel_clip: float = 7.0
@@ -37,8 +37,11 @@ class IqlConfig:
     critics: int = 2
     """Members of the ensemble; V and the actor look at their targets' minimum [C]."""
     critic: MlpSizes = MlpSizes(activation="relu", layer_norm=False)
+    """Sizes of a critic."""
     value_network: MlpSizes = MlpSizes(activation="relu", layer_norm=False)
+    """Sizes of V."""
     actor: MlpSizes = MlpSizes(activation="relu", layer_norm=False)
+    """Sizes of the actor."""
     dropout: float = 0.0
     """Share of the actor's hidden units that an update leaves out; .1 on small data (kitchen,
     Adroit) [C]."""
@@ -46,16 +49,18 @@ class IqlConfig:
     """Error of Q beyond which its loss grows linearly [reward]; 20 in f-DVL [C], None squares
     all."""
     learning_rate: float = 3e-4
-    """Of Q and V (Adam) [C]."""
+    """Learning rate of Q and V (Adam) [C]."""
     actor_learning_rate: float = 3e-4
+    """Learning rate of the actor (Adam)."""
     actor_decay_updates: int | None = None
     """Updates over which the actor's rate falls to 0 along half a cosine, 1,000,000 in the code;
     None keeps it."""
     tau: float = 0.005
     """Share of the critics that every update moves into their targets (Polyak) [C]."""
     log_std_min: float = -5.0
-    """Of the actor's deviations, which do not depend on the state [C]."""
+    """Lower bound of the actor's log standard deviations, which do not depend on the state [C]."""
     log_std_max: float = 2.0
+    """Upper bound of the actor's log standard deviations."""
 
 
 @config
@@ -76,7 +81,7 @@ class CalQlConfig:
     )
     """The core: the same as online in WSRL [C]."""
     weight: float = 5.0
-    """Of conservatism; 1 on Adroit [C]."""
+    """Weight of the conservative term; 1 on Adroit [C]."""
     calibrated: bool = True
     """False is CQL."""
     actions: int = 10
@@ -84,8 +89,8 @@ class CalQlConfig:
     target_actions: int = 10
     """Next actions whose largest value is the target [C]; 1 is plain."""
     gap: float | None = None
-    """Of the Lagrange form, which scales `weight` so that conservatism's term comes to this value;
-    0.8 in Cal-QL's AntMaze [C]. None leaves `weight` alone."""
+    """Value to which the Lagrange form scales the conservative term; 0.8 in Cal-QL's AntMaze [C].
+    None leaves `weight` alone."""
 
 
 @config
@@ -93,13 +98,19 @@ class DynamicsConfig:
     """Learned dynamics; RL-100's sizes [C of a fork]."""
 
     members: int = 7
+    """Members of the ensemble."""
     elites: int = 5
+    """Members that predict held-out rows best; they alone are used."""
     network: MlpSizes = MlpSizes(hidden=(400, 400, 400, 400), activation="relu", layer_norm=False)
+    """Sizes of a member."""
     learning_rate: float = 1e-3
+    """Learning rate of the ensemble."""
     weight_decay: float = 1e-5
+    """Weight decay of the ensemble."""
     batch_size: int = 256
     """Rows per member and update."""
     updates: int = 2000
+    """Updates of the ensemble."""
 
 
 RL100_CHAIN = ChainConfig(min_std=0.1, max_std=0.8, min_log_prob_std=0.1, reduce="sum")
@@ -114,6 +125,7 @@ class OfflinePpoConfig:
     otherwise."""
 
     walk: DppoConfig = field(default_factory=lambda: DppoConfig(steps=10, chain=RL100_CHAIN))
+    """Steps and noise of the denoising chain."""
     learning_rate: float = 1e-5
     """1e-6 to 1e-5."""
     updates: int = 5000
@@ -121,14 +133,18 @@ class OfflinePpoConfig:
     batch_size: int = 512
     """Rows, of one denoising step each."""
     chains: int = 8192
-    """Of one draw; ours. An advantage is mostly noise, so few chains teach their noise."""
+    """Denoising chains per draw (our choice); a single advantage is mostly noise, so few chains
+    would fit that noise."""
     redraw_every: int = 100
     """Updates between two draws; ours. By chains of one draw the policy moves no further than the
     clip lets it."""
     clip: float = 0.25
+    """Initial clip range of the ratio."""
     last_clip: float = 0.05
-    """To which the clip falls linearly; the fork's decay is not told, ours."""
+    """Clip range to which `clip` falls linearly (our choice; the released code does not state its
+    decay)."""
     max_grad_norm: float = 0.5
+    """Norm to which the gradient is clipped."""
     gate: bool = True
     """Whether a policy that is not better is taken back; false is the ablation."""
     gate_every: int = 50

@@ -41,11 +41,6 @@ class Decisions(NamedTuple):
         return Decisions(*(column[which] for column in self))
 
 
-def joined(parts: list[Decisions]) -> Decisions:
-    """The rows of all parts, one after another."""
-    return Decisions(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
-
-
 class DynamicsEnsemble(nn.Module):
     """E Gaussians of the change of state.
 
@@ -68,7 +63,8 @@ class DynamicsEnsemble(nn.Module):
             raise HandoffError(
                 f"dynamics: {config.elites} elites of {config.members} members, expected 1 to all."
             )
-        self.config, self.seed = config, seed
+        self.config = config
+        self.seed = seed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.network = EnsembleMlp(

@@ -23,13 +23,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from policies.random_streams import sequence_seed
 from policies.rl.networks.config import MlpSizes
 from policies.rl.networks.critics import bellman_target
 from policies.rl.networks.ensemble import EnsembleMlp, Features, move_towards
 from policies.rl.networks.learner_state import learner_state, load_learner_state
 from policies.rl.offline.config import IqlConfig
-from policies.rl.offline.value_losses import value_loss
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.offline.value_losses import in_sample_value_loss
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 
 Metrics = dict[str, Tensor]
 """Scalars of one update, detached."""
@@ -52,7 +53,7 @@ class InSampleCritics(nn.Module):
         self.critic_target = deepcopy(self.critic).requires_grad_(False)
         self.value = EnsembleMlp(1, self.features.size, value, 1)
 
-    def seen(self, seen: Seen) -> Tensor:
+    def seen(self, seen: Observations) -> Tensor:
         """(B, F): what the networks are shown."""
         return self.features(seen.vector_BO)
 
@@ -89,7 +90,10 @@ class TanhMeanGaussian(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.actions, self.sizes, self.bounds, self.dropout = actions, sizes, bounds, dropout
+        self.actions = actions
+        self.sizes = sizes
+        self.bounds = bounds
+        self.dropout = dropout
         widths = (features, *sizes.hidden, actions)
         layers = [nn.Linear(before, after) for before, after in pairwise(widths)]
         self.norms = nn.ModuleList(
@@ -150,7 +154,8 @@ class IqlCritics(Generic[Networks]):
     """
 
     def __init__(self, config: IqlConfig, networks: Networks) -> None:
-        self.config, self.networks = config, networks
+        self.config = config
+        self.networks = networks
         self.optimizers = {
             "value": torch.optim.Adam(
                 networks.value.parameters(), config.learning_rate, fused=True
@@ -192,10 +197,10 @@ class IqlCritics(Generic[Networks]):
         with torch.no_grad():
             q_B = net.action_value(features_BF, batch.action_BA)
         v_B = net.state_value(features_BF)
-        loss = value_loss(q_B - v_B, self.config).mean()
+        loss = in_sample_value_loss(q_B - v_B, self.config).mean()
         self._step("value", loss)
         return {
-            "value_loss": loss.detach(),
+            "in_sample_value_loss": loss.detach(),
             "v": v_B.detach().mean(),
             "v_size": v_B.detach().abs().max(),
         }
@@ -235,7 +240,8 @@ class Iql(IqlCritics[IqlNetworks]):
             torch.manual_seed(seed)
             networks = IqlNetworks(config, sizes)
         super().__init__(config, networks)
-        self.sizes, self.seed = sizes, seed
+        self.sizes = sizes
+        self.seed = seed
         actor = torch.optim.Adam(
             self.networks.actor.parameters(), config.actor_learning_rate, fused=True
         )
@@ -248,9 +254,7 @@ class Iql(IqlCritics[IqlNetworks]):
 
     def update(self, minibatches: Sequence[Transitions]) -> Metrics:
         """V, actor, Q and targets, in this order, on every minibatch in turn."""
-        self._generator.manual_seed(
-            int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0])
-        )
+        self._generator.manual_seed(sequence_seed(self.seed, self.updates))
         metrics: Metrics = {}
         for batch in minibatches:
             metrics |= self._update_value(batch)

@@ -31,9 +31,9 @@ from policies.rl.offline.dynamics_ensemble import Decisions, DynamicsEnsemble
 from policies.rl.offline.iql import InSampleCritics, IqlCritics
 from policies.rl.on_policy.config import PpoConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
-from policies.rl.on_policy.ppo_loss import normalised, surrogate
+from policies.rl.on_policy.ppo_loss import standardised, surrogate
 from policies.rl.on_policy.rollout import Trace
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -90,11 +90,11 @@ def fit_critics(
         some = data.rows(torch.randint(len(data.reward_R), (batch_size,), generator=draw))
         nobody = torch.zeros(batch_size, dtype=torch.bool)
         batch = Transitions(
-            seen=Seen(some.seen_RF),
+            seen=Observations(some.seen_RF),
             action_BA=some.done_RD,
             reward_B=some.reward_R,
             discount_B=some.discount_R,
-            next_seen=Seen(some.next_RF),
+            next_seen=Observations(some.next_RF),
             demo_B=nobody,
             intervention_B=nobody,
             toggles_B=torch.zeros(batch_size),
@@ -137,13 +137,12 @@ class OfflinePpo:
         executed: Executed,
         seed: int = 0,
     ) -> None:
-        self.config, self.policy = config, policy
-        self._critics, self._dynamics, self._executed, self._seed = (
-            critics,
-            dynamics,
-            executed,
-            seed,
-        )
+        self.config = config
+        self.policy = policy
+        self._critics = critics
+        self._dynamics = dynamics
+        self._executed = executed
+        self._seed = seed
         self._actor = DenoisingActor(policy, config.walk)
         self._trained = [
             parameter for parameter in self._actor.parameters() if parameter.requires_grad
@@ -198,7 +197,7 @@ class OfflinePpo:
             done = self._executed(self._actor.decide(here, draw, deterministic=True).chunk_BHA)
             features = here.flatten(1)
             total += float(
-                self._critics.action_value(self._critics.seen(Seen(features)), done).mean()
+                self._critics.action_value(self._critics.seen(Observations(features)), done).mean()
             )
             here = self._dynamics.step(features, done, draw).unflatten(1, here.shape[1:])
         if not total - total == 0.0:
@@ -212,7 +211,7 @@ class OfflinePpo:
         config, parts = self.config, self._actor.parts
         rows = seen[torch.randint(len(seen), (config.chains,), generator=draw)]
         made = self._actor.decide(rows, draw)
-        advantage_R = normalised(self._advantage(rows, made.chunk_BHA))
+        advantage_R = standardised(self._advantage(rows, made.chunk_BHA))
         for _ in range(updates):
             pick = torch.randint(config.chains * parts, (config.batch_size,), generator=draw)
             row_B, part_B = pick // parts, pick % parts
@@ -230,7 +229,7 @@ class OfflinePpo:
 
     @torch.no_grad()
     def _advantage(self, seen: Tensor, chunk_RHA: Tensor) -> Tensor:
-        features = self._critics.seen(Seen(seen.flatten(1)))
+        features = self._critics.seen(Observations(seen.flatten(1)))
         return self._critics.action_value(
             features, self._executed(chunk_RHA)
         ) - self._critics.state_value(features)

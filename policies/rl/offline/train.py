@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from policies.random_streams import LearnerStream
 from policies.rl.networks.ensemble import Features
 from policies.rl.off_policy.online import Learner
 from policies.rl.replay.buffer import Replay
@@ -22,11 +23,12 @@ class OfflineConfig:
     """How much is learned."""
 
     updates: int = 100_000
-    """In all, those before an interruption among them. 1,000,000 in IQL, 2,000,000 in EDP [C]."""
+    """Total updates, those before an interruption included. 1,000,000 in IQL, 2,000,000 in EDP
+    [C]."""
     batch_size: int = 256
     """Transitions per minibatch; 1024 in f-DVL [C]."""
     minibatches: int = 1
-    """Per update; see `Learner.update`."""
+    """Minibatches per update; see `Learner.update`."""
 
 
 def learn_offline(
@@ -71,7 +73,7 @@ def learn_offline(
     cumulative = None if probability is None else _cumulative(probability, len(replay), whole)
     metrics: dict[str, Any] = {}
     for update in range(start, config.updates):
-        draw = np.random.default_rng([seed, 3, update])
+        draw = np.random.default_rng([seed, LearnerStream.OFFLINE_REPLAY, update])
         drawn = [
             _drawn(cumulative, len(whole), config.batch_size, draw)
             for _ in range(config.minibatches)

@@ -61,7 +61,7 @@ def gumbel_loss(advantage_B: Tensor, clip: float = 7.0) -> Tensor:
     return advantage_B.clamp(max=clip).exp() - advantage_B - 1.0
 
 
-def value_loss(advantage_B: Tensor, config: IqlConfig) -> Tensor:
+def in_sample_value_loss(advantage_B: Tensor, config: IqlConfig) -> Tensor:
     """(B,) the configured loss of Q - V; all but the expectile see it divided by the
     temperature."""
     scaled_B = advantage_B / config.temperature

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from policies.rl.on_policy.config import GroupConfig, Level, OnPolicyConfig
-from policies.rl.on_policy.ppo_loss import Lagrangian, Reduce, normalised
+from policies.rl.on_policy.ppo_loss import Lagrangian, Reduce, standardised
 from policies.rl.on_policy.returns import Advantages, chunk_reward, gae, next_values
 from policies.rl.on_policy.rollout import Rollout, Shares, Table, Trace, spread, to_level
 from robots.errors import HandoffError
@@ -88,7 +88,7 @@ def decision_table(
         seen=rollout.seen.flatten(0, 1),
         trace={name: value.flatten(0, 1) for name, value in rollout.parts.items()},
         log_prob_RKU=rollout.log_prob_TNK.flatten(0, 1)[..., None],
-        advantage_RU=normalised(advantage, reduce=reduce).flatten()[:, None],
+        advantage_RU=standardised(advantage, reduce=reduce).flatten()[:, None],
         shares=Shares(decisions, here, rollout.worlds or here, rollout.first_row),
         target_RV=torch.stack(targets, dim=-1).flatten(0, 1),
         before_RV=torch.stack(before, dim=-1).flatten(0, 1),
@@ -119,7 +119,7 @@ def valued_table(
     else:
         advantage_TNV, return_TNV = _of_actions(config, rollout, executed_TNH)
         valued_TNV = executed_TNH
-    advantage_RV = normalised(advantage_TNV, valued_TNV, reduce).flatten(0, 1)
+    advantage_RV = standardised(advantage_TNV, valued_TNV, reduce).flatten(0, 1)
     return _table(rollout, level, advantage_RV)._replace(
         target_RV=return_TNV.flatten(0, 1),
         before_RV=value_TNV.flatten(0, 1),
@@ -193,7 +193,7 @@ def group_advantages(
     kept_N = kept_G.repeat_interleave(config.size)
     if rewards > 1:
         # Sums of several normalised rewards have another scale than one; GDPO brings it back.
-        advantage_N = normalised(advantage_N, kept_N, reduce)
+        advantage_N = standardised(advantage_N, kept_N, reduce)
     return Grouped(advantage_N, kept_N)
 
 

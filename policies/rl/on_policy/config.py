@@ -15,9 +15,9 @@ class PpoConfig:
     """Of the loss. The defaults are PPO's own."""
 
     clip: float = 0.2
-    """Below and above 1, of the ratio."""
+    """Clip range of the ratio below and above 1."""
     clip_high: float | None = None
-    """Above 1, where it is another one; DAPO 0.28."""
+    """Upper clip range; None uses `clip` for both sides (DAPO: 0.28)."""
     dual_clip: float | None = None
     """Greatest weight of a row with a negative advantage, above 1; 3 in Ye et al. None bounds
     nothing."""
@@ -46,12 +46,13 @@ class OnPolicyConfig:
     gym [C]."""
 
     ppo: PpoConfig = field(default_factory=lambda: PpoConfig(clip=0.01))
+    """Clipping and value loss."""
     least_clip: float | None = 0.001
     """Clip of the noisiest part; rises to `ppo.clip` at the last. None gives all parts the same."""
     part_discount: float = 0.99
-    """Per part: the advantage counts g^(K - 1 - k) at part k."""
+    """Discount per denoising step: the advantage counts g^(K - 1 - k) at step k."""
     discount: float = 0.99
-    """Per action, not per chunk."""
+    """Discount per action, not per chunk."""
     trace: float = 0.95
     """lambda, per decision."""
     epochs: int = 5
@@ -59,7 +60,9 @@ class OnPolicyConfig:
     batch_size: int = 7500
     """Rows per minibatch, of all workers."""
     actor_rate: float = 1e-4
+    """Learning rate of the actor."""
     critic_rate: float = 1e-3
+    """Learning rate of the critic."""
     target_kl: float | None = 1.0
     """Divergence above which no more epochs are made."""
     followed_kl: float | None = None
@@ -67,8 +70,10 @@ class OnPolicyConfig:
     critic_warm_up: int = 2
     """Rollouts at the start from which the critic alone learns."""
     value_weight: float = 0.5
+    """Weight of the value loss."""
     max_grad_norm: float | None = None
-    """Of the actor and of the critic, each."""
+    """Norm to which the gradients of actor and critic are clipped, each on its own; None does not
+    clip."""
     cloning: float = 0.0
     """Weight of staying likely to do what the policy did before; DiWA .05."""
     entropy: float = 0.0
@@ -77,11 +82,11 @@ class OnPolicyConfig:
     """Bounds ratios against the policy as it is when an update begins, and weighs rows by how
     likely it is to act as the one that acted did (AReaL), for rollouts of older policies."""
     cost_limit: float = float("inf")
-    """Of an episode's cost; infinity is without a constraint."""
+    """Limit on the cost of an episode; infinity means no constraint."""
     cost_rate: float = 0.035
-    """Of the multiplier's integral, per unit of cost beyond the limit and rollout."""
+    """Integral gain of the multiplier, per unit of cost beyond the limit and rollout."""
     cost_gain: float = 0.0
-    """Of the multiplier, per unit of cost beyond the limit now; damps it."""
+    """Proportional gain of the multiplier, per unit of cost beyond the limit; damps it."""
 
 
 Level = Literal["token", "action", "chunk"]
@@ -112,7 +117,7 @@ class GroupConfig:
     """What a trajectory comes to, each a reward of its own: what it was paid, whether it solved the
     task, and if so how much of its time was left."""
     weights: tuple[float, ...] = ()
-    """Of several outcomes; none are all 1."""
+    """Weights of several outcomes; empty weighs all by 1."""
 
 
 RELEASED = ChainConfig(
@@ -134,11 +139,12 @@ class DppoConfig:
     """K: of DDIM with the noise of DDPM, or of the flow-SDE. Released: 20 of DDPM, 5 of DDIM for
     pictures."""
     frozen_steps: int = 0
-    """Of them, first, with the weights as they were: 10 of 20 in the released state-based ones,
-    none of 5."""
+    """First denoising steps that keep the initial weights: 10 of 20 in the released state-based
+    configurations, none of 5."""
     chain: ChainConfig = field(default_factory=lambda: RELEASED)
+    """Noise of the chain and the measure of its log-probability."""
     flow_noise: float = 0.5
-    """Of the flow-SDE."""
+    """Noise level of the flow-SDE."""
 
 
 @config
@@ -150,10 +156,12 @@ class FlowNoiseConfig:
     steps: int = 4
     """K, in practice and at inference after it."""
     level: float = 0.5
-    """Of the SDE; .2 was found to be unstable."""
+    """Noise level of the SDE; .2 was unstable."""
     one_step: bool = True
-    """Of the SDE: whether one step of every decision is random, and an update half as long."""
+    """Whether one step per decision is stochastic for the SDE, which halves the length of an
+    update."""
     low: float = 0.08
+    """Lower bound of the learned noise."""
     high: float = 0.16
     """Bounds of learned deviations [normalised units]."""
     hidden: int = 128

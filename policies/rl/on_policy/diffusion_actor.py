@@ -25,16 +25,14 @@ import torch
 from torch import Tensor, nn
 
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy import Observed
+from policies.policy import ObservationTensors
 from policies.rl.on_policy.config import DppoConfig
 from policies.rl.on_policy.rollout import Trace
-from policies.samplers.chain import Denoise, Grid, chain_log_prob, sample_chain, step_log_prob
-from policies.samplers.ddim import ddim_grid
-from policies.samplers.flow_matching import sde_grid
+from policies.samplers.chain import chain_log_prob, sample_chain, step_log_prob
 from robots.errors import HandoffError
 
 
-class Decision(NamedTuple):
+class ChainDecision(NamedTuple):
     """What was decided for B rows."""
 
     chunk_BHA: Tensor
@@ -70,12 +68,8 @@ class DenoisingActor:
         self.policy, self.config = policy, config
         self.before = copy.deepcopy(policy).requires_grad_(False).eval()
         """The policy as it was."""
-        self.grid: Grid = (
-            sde_grid(config.steps, config.flow_noise)
-            if policy.config.objective == "flow"
-            else ddim_grid(
-                policy.config.train_timesteps, config.steps, 1.0, policy.config.clip, renoise=True
-            )
+        self.grid = policy.chain_grid(
+            config.steps, eta=1.0, flow_noise=config.flow_noise, renoise=True
         )
         self._frozen, self._learning = (
             self.grid.part(0, config.frozen_steps),
@@ -92,7 +86,7 @@ class DenoisingActor:
     @torch.no_grad()
     def decide(
         self, seen_BTO: Tensor, generator: torch.Generator, *, deterministic: bool = False
-    ) -> Decision:
+    ) -> ChainDecision:
         """Draws a chunk for every row.
 
         Args:
@@ -109,25 +103,29 @@ class DenoisingActor:
         if frozen:
             walk = (self._frozen, options, active_KB[:frozen])
             noise_BHA = sample_chain(
-                self._denoise(self.before, seen_BTO), noise_BHA, step_noise[:frozen], *walk
+                self.before.velocity(ObservationTensors(seen_BTO)),
+                noise_BHA,
+                step_noise[:frozen],
+                *walk,
             ).clean_BHA
         walk = (self._learning, options, active_KB[frozen:])
         chain = sample_chain(
-            self._denoise(self.policy, seen_BTO), noise_BHA, step_noise[frozen:], *walk
+            self.policy.velocity(ObservationTensors(seen_BTO)),
+            noise_BHA,
+            step_noise[frozen:],
+            *walk,
         )
         trace = {
             "here": chain.sample_LBHA[:-1].transpose(0, 1),
             "next": chain.sample_LBHA[1:].transpose(0, 1),
             "std": chain.std_KB.T,
         }
-        clip = self.policy.config.clip
-        return Decision(chain.clean_BHA.clamp(-clip, clip), trace, chain.log_prob.T)
+        return ChainDecision(self.policy.bounded(chain.clean_BHA), trace, chain.log_prob.T)
 
     def log_prob(self, seen: Tensor, part: Tensor, trace: Trace) -> Tensor:
         """See `OnPolicyActor.log_prob`."""
-        denoise = self._denoise(self.policy, seen)
         return step_log_prob(
-            denoise,
+            self.policy.velocity(ObservationTensors(seen)),
             trace["here"],
             trace["next"],
             trace["std"],
@@ -141,7 +139,7 @@ class DenoisingActor:
         shape = (len(seen), *self.policy.chunk_shape)
         with torch.no_grad():
             chain = sample_chain(
-                self._denoise(self.before, seen),
+                self.before.velocity(ObservationTensors(seen)),
                 torch.randn(shape, generator=generator),
                 torch.randn((self.config.steps, *shape), generator=generator),
                 self.grid,
@@ -150,13 +148,5 @@ class DenoisingActor:
         frozen = self.config.frozen_steps
         rest = chain._replace(sample_LBHA=chain.sample_LBHA[frozen:], std_KB=chain.std_KB[frozen:])
         return -chain_log_prob(
-            self._denoise(self.policy, seen), rest, self._learning, self.config.chain
+            self.policy.velocity(ObservationTensors(seen)), rest, self._learning, self.config.chain
         ).mean()
-
-    def _denoise(self, policy: DiffusionPolicy, seen_BTO: Tensor) -> Denoise:
-        denoise = policy.denoise(policy.encoder(Observed(seen_BTO)))
-        if policy.config.objective != "flow":
-            return denoise
-        levels = policy.config.train_timesteps
-        # A flow's grid speaks of times, its network of the numbers of times.
-        return lambda noisy_BHA, time_B: denoise(noisy_BHA, (time_B * levels).round().long() - 1)

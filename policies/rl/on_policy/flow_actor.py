@@ -31,13 +31,13 @@ import torch
 from torch import Tensor, nn
 
 from policies.families.vla import VlaPolicy
-from policies.networks.action_expert import Seen
-from policies.policy import Batch, Observed
+from policies.networks.action_expert import ExpertContext
+from policies.policy import Batch, ObservationTensors
 from policies.rl.on_policy.config import FlowNoiseConfig, Level, Trunk
 from policies.rl.on_policy.observations import observed_of
 from policies.rl.on_policy.ppo import Evaluated
 from policies.rl.on_policy.rollout import Trace, to_level
-from policies.rl.on_policy.token_actor import Decision
+from policies.rl.on_policy.token_actor import TokenDecision
 from policies.rl.on_policy.value_head import ValueHead
 from policies.samplers.chain import (
     ChainConfig,
@@ -100,6 +100,15 @@ class FlowActor:
             *([] if self.learned is None else self.learned.parameters()),
         ]
 
+    def acting(self) -> list[nn.Module]:
+        """See `policies.rl.collection.interfaces.PublishedActor.acting`."""
+        return [part for part in (self.policy, self.learned, self.head) if part is not None]
+
+    def beside(self) -> dict[str, nn.Module]:
+        """Networks that fine-tuning has beside the policy, by their names."""
+        found = {"before": self.before, "head": self.head, "noise": self.learned}
+        return {name: module for name, module in found.items() if module is not None}
+
     def draw(self, rows: int, generator: torch.Generator) -> Trace:
         """The chance of a decision for so many rows; each entry (rows, ...)."""
         shape = (self.noise.steps + 1, rows, *self.policy.chunk_shape)
@@ -109,12 +118,12 @@ class FlowActor:
             chance["active"] = one_active_step(self.noise.steps, rows, generator).T
         return chance
 
-    def decide(self, seen: Any, generator: torch.Generator) -> Decision:
+    def decide(self, seen: Any, generator: torch.Generator) -> TokenDecision:
         """Flows a chunk for every row; see `TokenActor.decide`."""
         return self.decide_by(seen, self.draw(len(seen), generator))
 
     @torch.no_grad()
-    def decide_by(self, seen: Any, chance: Trace) -> Decision:
+    def decide_by(self, seen: Any, chance: Trace) -> TokenDecision:
         """`decide` with what `draw` has drawn; see `TokenActor.decide_by`."""
         observed, noise_LBHA = observed_of(seen), chance["noise"].transpose(0, 1)
         looked = self.policy.see(observed)
@@ -137,7 +146,7 @@ class FlowActor:
             "sample": _at(chain.sample_LBHA[:-1], step_BK),
             "next": _at(chain.sample_LBHA[1:], step_BK),
         }
-        return Decision(chain.clean_BHA, trace, _at(chain.log_prob, step_BK), value_BV)
+        return TokenDecision(chain.clean_BHA, trace, _at(chain.log_prob, step_BK), value_BV)
 
     @torch.no_grad()
     def value(self, seen: Any) -> Tensor:
@@ -183,7 +192,9 @@ class FlowActor:
         draw = np.random.default_rng(int(torch.randint(1 << 31, (1,), generator=generator)))
         return self.policy.loss(Batch(observed, chunk_BHA, inside_BH), draw)
 
-    def _chained(self, looked: Seen, noise_LBHA: Tensor, value_BV: Tensor | None) -> Decision:
+    def _chained(
+        self, looked: ExpertContext, noise_LBHA: Tensor, value_BV: Tensor | None
+    ) -> TokenDecision:
         """A chunk by steps of learned noise."""
         samples, log_prob_BHA = [noise_LBHA[0]], torch.zeros_like(noise_LBHA[0])
         for number in range(self.noise.steps):
@@ -191,9 +202,9 @@ class FlowActor:
             samples.append(torch.addcmul(mean_BHA, std_BHA, noise_LBHA[number + 1]))
             log_prob_BHA = log_prob_BHA + _log_normal(samples[-1], mean_BHA, std_BHA)
         trace = {"chain": torch.stack(samples, dim=1)[:, None]}
-        return Decision(samples[-1], trace, log_prob_BHA[:, None], value_BV)
+        return TokenDecision(samples[-1], trace, log_prob_BHA[:, None], value_BV)
 
-    def _chain_log_prob(self, looked: Seen, chain_BLHA: Tensor) -> tuple[Tensor, Tensor]:
+    def _chain_log_prob(self, looked: ExpertContext, chain_BLHA: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability of a chain, and its entropy, (B, H, A) each, summed over its steps."""
         log_prob_BHA = entropy_BHA = torch.zeros_like(chain_BLHA[:, 0])
         for number in range(self.noise.steps):
@@ -202,7 +213,9 @@ class FlowActor:
             entropy_BHA = entropy_BHA + std_BHA.log() + _ENTROPY
         return log_prob_BHA, entropy_BHA
 
-    def _next(self, looked: Seen, sample_BHA: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    def _next(
+        self, looked: ExpertContext, sample_BHA: Tensor, number: int
+    ) -> tuple[Tensor, Tensor]:
         """Mean and deviation of the sample behind a step of Euler's with learned noise."""
         assert self.learned is not None
         time_B = sample_BHA.new_full((len(sample_BHA),), 1.0 - number / self.noise.steps)
@@ -210,7 +223,9 @@ class FlowActor:
         velocity_BHA = self.policy.expert.velocity(hidden_BHW)
         return sample_BHA - velocity_BHA / self.noise.steps, self.learned(hidden_BHW)
 
-    def _value(self, observed: Observed, looked: Seen, rows: int) -> Tensor | None:
+    def _value(
+        self, observed: ObservationTensors, looked: ExpertContext, rows: int
+    ) -> Tensor | None:
         if self.head is None:
             return None
         source = self.policy

@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from policies.policy import Observed, Words
+from policies.policy import ObservationTensors, Words
 from robots.language.text import INSTRUCTION, decode
 
 
-def observed_of(seen: Any) -> Observed:
+def observed_of(seen: Any) -> ObservationTensors:
     """What `policies.rl.collection.chunk_env.ChunkWorlds` shows, as a policy sees it."""
     if isinstance(seen, Tensor):
-        return Observed(seen)
+        return ObservationTensors(seen)
     names = [str(name) for name in seen.keys()]  # noqa: SIM118 - iterating goes through the rows
     sensors = {
         name: seen[name][:, None]
@@ -22,9 +22,9 @@ def observed_of(seen: Any) -> Observed:
     }
     if TOKENS in names:
         # Worlds that stay on a device have read them before.
-        return Observed(seen[VECTOR], sensors, words=Words(seen[TOKENS], seen[MASK]))
+        return ObservationTensors(seen[VECTOR], sensors, words=Words(seen[TOKENS], seen[MASK]))
     told = decode(seen[INSTRUCTION].numpy()) if INSTRUCTION in names else ()
-    return Observed(seen[VECTOR], sensors, told)
+    return ObservationTensors(seen[VECTOR], sensors, told)
 
 
 VECTOR = "vector"

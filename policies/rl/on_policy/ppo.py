@@ -21,17 +21,18 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from policies.random_streams import minibatch_seed
 from policies.rl.on_policy.advantages import decision_table
 from policies.rl.on_policy.config import OnPolicyConfig
 from policies.rl.on_policy.minibatches import Minibatch, Rows
 from policies.rl.on_policy.ppo_loss import (
     Lagrangian,
     Reduce,
+    clipped_value_loss,
     followed_rate,
     step_clips,
     step_discounts,
     surrogate,
-    value_loss,
 )
 from policies.rl.on_policy.rollout import Rollout, Table, Trace
 from robots.errors import HandoffError
@@ -124,13 +125,11 @@ class OnPolicyLearner:
         seed: int = 0,
         reduce: Reduce = lambda part: part,
     ) -> None:
-        self.config, self.actor, self.critic, self.seed, self._reduce = (
-            config,
-            actor,
-            critic,
-            seed,
-            reduce,
-        )
+        self.config = config
+        self.actor = actor
+        self.critic = critic
+        self.seed = seed
+        self._reduce = reduce
         self._trained = [parameter for parameter in actor.parameters() if parameter.requires_grad]
         self._valuing = [] if critic is None else list(critic.parameters())
         self.actor_optimizer = torch.optim.Adam(self._trained, config.actor_rate)
@@ -221,11 +220,10 @@ class OnPolicyLearner:
         """Takes `state_dict` over."""
         self.actor_optimizer.load_state_dict(state["actor_optimizer"])
         self.critic_optimizer.load_state_dict(state["critic_optimizer"])
-        self.rollouts, self.rate = state["rollouts"], state["rate"]
-        self.lagrangian.integral, self.lagrangian.multiplier = (
-            state["integral"],
-            state["multiplier"],
-        )
+        self.rollouts = state["rollouts"]
+        self.rate = state["rate"]
+        self.lagrangian.integral = state["integral"]
+        self.lagrangian.multiplier = state["multiplier"]
 
     def _evaluate(self, seen: Any, part: Tensor, trace: Trace) -> Evaluated:
         """With (rows, U) log-probabilities, and values if any."""
@@ -309,7 +307,7 @@ class OnPolicyLearner:
         valued = None if table.valued_RV is None else table.valued_RV[decision]
         values = value[:, : table.target_RV.shape[1]]
         rows = self._rows(valued, count)
-        return value_loss(
+        return clipped_value_loss(
             self.config.ppo,
             values,
             table.target_RV[decision],
@@ -322,10 +320,11 @@ class OnPolicyLearner:
         """How many count, of all workers."""
         return otherwise if valid is None else float(self._reduce(valid.sum().double()))
 
-    def _draw(self, epoch: int, number: int = -1) -> torch.Generator:
+    def _draw(self, epoch: int, number: int | None = None) -> torch.Generator:
         """Chance of one epoch, or of one of its minibatches."""
-        key = ((self.seed * 1_000_003 + self.rollouts) * 1_009 + epoch) * 100_003 + number + 1
-        return torch.Generator().manual_seed(key % (1 << 63))
+        return torch.Generator().manual_seed(
+            minibatch_seed(self.seed, self.rollouts, epoch, number)
+        )
 
     def _step(self, loss: Tensor, learns: bool) -> None:
         if not bool(torch.isfinite(loss)):

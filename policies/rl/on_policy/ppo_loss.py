@@ -106,7 +106,7 @@ def surrogate(
     return Surrogate(-gain.sum() / count, divergence.sum() / count, held.sum() / count, largest)
 
 
-def value_loss(
+def clipped_value_loss(
     config: PpoConfig,
     value: Tensor,
     target: Tensor,
@@ -145,7 +145,7 @@ def _error(difference: Tensor, huber: float | None) -> Tensor:
     )
 
 
-def normalised(
+def standardised(
     advantage: Tensor, valid: Tensor | None = None, reduce: Reduce = lambda part: part
 ) -> Tensor:
     """Advantages less their mean, over their standard deviation; both over the valid rows of all

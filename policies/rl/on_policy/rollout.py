@@ -1,4 +1,4 @@
-"""What was experienced, from the rollout as it was made to the rows that are learned from.
+"""Holds a rollout, from the decisions as they were made to the rows that are learned from.
 
 A decision may be a chunk of H actions of A entries. Where an actor tells how likely every entry
 was, three levels are to choose from (RLinf, arXiv 2510.06710): `token` takes a ratio per entry,

@@ -25,7 +25,7 @@ from policies.families.action_tokens import (
     token_log_prob,
 )
 from policies.families.token_vla import TokenVlaPolicy
-from policies.policy import Observed
+from policies.policy import ObservationTensors
 from policies.rl.on_policy.config import Level, Trunk
 from policies.rl.on_policy.observations import observed_of
 from policies.rl.on_policy.ppo import Evaluated
@@ -33,7 +33,7 @@ from policies.rl.on_policy.rollout import Trace, to_level
 from policies.rl.on_policy.value_head import ValueHead
 
 
-class Decision(NamedTuple):
+class TokenDecision(NamedTuple):
     """What was decided for B rows."""
 
     chunk_BHA: Tensor
@@ -88,12 +88,21 @@ class TokenActor:
         """Those of the policy, without the head of values."""
         return list(self.policy.parameters())
 
+    def acting(self) -> list[nn.Module]:
+        """See `policies.rl.collection.interfaces.PublishedActor.acting`."""
+        return [part for part in (self.policy, self.head) if part is not None]
+
+    def beside(self) -> dict[str, nn.Module]:
+        """Networks that fine-tuning has beside the policy, by their names."""
+        found = {"before": self.before, "head": self.head}
+        return {name: module for name, module in found.items() if module is not None}
+
     def draw(self, rows: int, generator: torch.Generator) -> Trace:
         """The chance of a decision for so many rows; each entry (rows, ...)."""
         shape = (rows, *self.policy.chunk_shape)
         return {"noise": torch.randn(shape, generator=generator, device=generator.device)}
 
-    def decide(self, seen: Any, generator: torch.Generator) -> Decision:
+    def decide(self, seen: Any, generator: torch.Generator) -> TokenDecision:
         """Draws a chunk for every row.
 
         Args:
@@ -103,7 +112,7 @@ class TokenActor:
         return self.decide_by(seen, self.draw(len(seen), generator))
 
     @torch.no_grad()
-    def decide_by(self, seen: Any, chance: Trace) -> Decision:
+    def decide_by(self, seen: Any, chance: Trace) -> TokenDecision:
         """`decide` with what `draw` has drawn: a function of its arguments and the weights
         alone."""
         observed, policy, noise_BHA = observed_of(seen), self.policy, chance["noise"]
@@ -117,7 +126,7 @@ class TokenActor:
             tokens_BHA = draw_tokens(logits_BHAK, noise_BHA, self.temperature)
         log_prob_BHA = token_log_prob(logits_BHAK, tokens_BHA, self.temperature)
         trace = {"tokens": tokens_BHA[:, None]}
-        return Decision(
+        return TokenDecision(
             policy.values(tokens_BHA),
             trace,
             log_prob_BHA[:, None],
@@ -158,7 +167,7 @@ class TokenActor:
             tokens_BHA = self.before.act(observed, noise_BHA, self.temperature).tokens_BHA
         return -self.policy.log_prob(observed, tokens_BHA, self.temperature).mean()
 
-    def _hidden(self, policy: TokenVlaPolicy, observed: Observed) -> Tensor:
+    def _hidden(self, policy: TokenVlaPolicy, observed: ObservationTensors) -> Tensor:
         """What values are read from; the first action token sees none of them."""
         tokens = None
         if policy.causal:
@@ -166,7 +175,7 @@ class TokenActor:
             tokens = torch.zeros(shape, dtype=torch.long, device=policy.device)
         return policy.hidden(observed, tokens)
 
-    def _value(self, observed: Observed, hidden_BHAW: Tensor) -> Tensor | None:
+    def _value(self, observed: ObservationTensors, hidden_BHAW: Tensor) -> Tensor | None:
         if self.head is None:
             return None
         if self.head.trunk is not None:

@@ -11,40 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.episode_links import mark_drawable, sum_returns
 from policies.rl.replay.files import StepFile
 from policies.rl.replay.images import Pictures
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
-from robots.config import config
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 from robots.wire.steps import Steps, chosen
-
-
-@config
-class ReplayConfig:
-    """What is kept, and what a sample looks like."""
-
-    capacity: int = 200_000
-    """Steps; the oldest are overwritten. 200k in HIL-SERL [C]."""
-    discount: float = 0.97
-    """Per control period; HIL-SERL .97 to .985 [C]."""
-    n_step: int = 1
-    """Steps whose rewards a sample sums up before it looks at a value."""
-    horizon: int = 1
-    """Actions of a chunk; above 1 a sample holds that many actions and sums up as many rewards
-    (Q-chunking), and `n_step` has no say."""
-    timeouts_end: bool = False
-    """Whether a time limit counts as an end of the task, as in the code of HIL-SERL; or the value
-    goes on behind it."""
-    mc_return: bool = False
-    """Whether samples hold `extra["mc_return"]`, the discounted return from their step to the end
-    of its episode (Cal-QL); minus infinity, which bounds nothing, where the episode has not ended
-    yet or has a gap before its end."""
-    mc_tail: float = 0.0
-    """Reward per step that `mc_return` assumes for ever after a time limit which is no end of the
-    task. The released Cal-QL does so with AntMaze's negative reward, so that never arriving is
-    worth r / (1 - g) from everywhere [C]."""
-
 
 _STORED = (
     "observation",
@@ -396,11 +369,13 @@ class Replay:
             at_B = np.where(running_B, follow_B % config.capacity, at_B)
         return last_B, action_BHA, reward_B, toggles_B, discount_B, valid_BH
 
-    def _seen(self, which: str, slot_B: np.ndarray) -> Seen:
+    def _seen(self, which: str, slot_B: np.ndarray) -> Observations:
         vector_BO = torch.from_numpy(self.columns[f"{which}observation"][slot_B])
         if self.pictures is None:
-            return Seen(vector_BO)
-        return Seen(vector_BO, self.pictures.gather(self.columns[f"{which}picture"][slot_B]))
+            return Observations(vector_BO)
+        return Observations(
+            vector_BO, self.pictures.gather(self.columns[f"{which}picture"][slot_B])
+        )
 
     def rows(self, begin: int, end: int | None = None) -> dict[str, np.ndarray]:
         """What was taken in, of the serial numbers from `begin` until `end`: the `columns` of a

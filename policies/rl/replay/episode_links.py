@@ -1,4 +1,5 @@
-"""What new steps of a replay tell of those before them in their episodes: whole chunks, returns.
+"""Links new steps of a replay buffer to those before them in their episodes: whole chunks and
+returns.
 
 Both walk back along the predecessors, all new rows at once. A predecessor counts as long as its
 slot still holds it.

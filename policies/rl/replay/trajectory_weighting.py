@@ -33,7 +33,8 @@ class TrajectoryWeightingConfig:
     temperature: float = 0.1
     """T, on the scale where the worst trajectory has 0 and the best 1 [C]."""
     top_share: float = 0.1
-    """Of the trajectories, for `top`; at least one is kept. 0.1 in the paper's comparison [P]."""
+    """Share of the trajectories that `top` keeps, at least one. 0.1 in the paper's comparison
+    [P]."""
     spread: Literal["trajectory", "step"] = "trajectory"
     """Whether a trajectory's weight is shared by its steps, or each of them has it [C]."""
 
@@ -98,7 +99,7 @@ def trajectory_probability(replay: Replay, config: TrajectoryWeightingConfig) ->
             score_M = (
                 found.return_M - expected_return(found) if config.kind == "aw" else found.return_M
             )
-            weight_M = _softmax(normalised(score_M) / config.temperature)
+            weight_M = _softmax(min_max_scaled(score_M) / config.temperature)
             step_S = (weight_M / found.length_M if config.spread == "trajectory" else weight_M)[
                 found.of_S
             ]
@@ -127,7 +128,7 @@ def expected_return(found: Trajectories) -> np.ndarray:
     return inputs_MF @ coefficient_F
 
 
-def normalised(score_M: np.ndarray) -> np.ndarray:
+def min_max_scaled(score_M: np.ndarray) -> np.ndarray:
     """(M,): the smallest becomes 0, the largest 1; all 0 where none differs by more than
     rounding."""
     span = float(np.ptp(score_M))

@@ -1,4 +1,4 @@
-"""What a reinforcement learner learns from.
+"""Defines the minibatches that reinforcement learners learn from.
 
 Shape suffixes: B batch, O observation, A action.
 """
@@ -33,7 +33,7 @@ class Sizes:
     """(name, height, width) of every camera."""
 
 
-class Seen(NamedTuple):
+class Observations(NamedTuple):
     """What is observed at one step of B rows."""
 
     vector_BO: Tensor
@@ -46,7 +46,7 @@ class Transitions(NamedTuple):
     """B rows. n-step returns and chunks are worked out by the replay, so that no learner knows of
     them."""
 
-    seen: Seen
+    seen: Observations
     action_BA: Tensor
     """Executed, in [-1, 1]; a chunk of h actions is one row of h times as many entries, unexecuted
     ones zero. Where a hand has a critic of its own the last entry is -1, 0 or 1."""
@@ -55,7 +55,7 @@ class Transitions(NamedTuple):
     discount_B: Tensor
     """g^n, and 0 where the task ended within them: all that stands before the value of
     `next_seen`."""
-    next_seen: Seen
+    next_seen: Observations
     """The true observation after those steps."""
     demo_B: Tensor
     """bool: from the demonstration buffer, which holds corrections too."""
@@ -76,12 +76,12 @@ def concatenated(parts: list[Transitions]) -> Transitions:
     """The rows of all parts, one after another; only `extra` that all of them have is kept."""
     import torch
 
-    def seen(which: str) -> Seen:
+    def seen(which: str) -> Observations:
         several = [getattr(part, which) for part in parts]
         pictures = {
             name: torch.cat([one.pictures[name] for one in several]) for name in several[0].pictures
         }
-        return Seen(torch.cat([one.vector_BO for one in several]), pictures)
+        return Observations(torch.cat([one.vector_BO for one in several]), pictures)
 
     plain = ("action_BA", "reward_B", "discount_B", "demo_B", "intervention_B", "toggles_B")
     columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in plain}

@@ -3,7 +3,7 @@
 The task of Chi et al., Diffusion Policy (RSS 2023), after Florence et al. (CoRL 2021); numbers
 follow gym-pusht 0.1.8 with 1 px = 1 mm. Frame "board": origin in the picture's upper left corner, x
 right, y down, hence z into the table. The block's pose is that of gym-pusht's body: its origin is
-the middle of the bar's outer edge, not the centre of gravity. On the FR3's table the board's centre
+the middle of the bar's outer edge, not the centre of gravity. On the arm's table the board's centre
 lies at (`BOARD_CENTRE_X`, 0) in the base frame, board x along base -y, board y along base -x, board
 z along base -z; the table top is the base frame's z = 0.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from robots.franka.robot import Robot
 from sim.scene.scene import add_table
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def clear_of_tee(agent: np.ndarray, block_pose: np.ndarray, gap: float = 0.002) 
     return np.array(nearest_points(kept_free.exterior, point)[0].coords[0])
 
 
-# The scene on the FR3's table.
+# The scene on the arm's table.
 
 BOARD_CENTRE_X = 0.52
 """Distance of the board's centre from the base [m]: every point of `AGENT_RANGE` is then reachable
@@ -220,7 +221,7 @@ PUSHER_CLEARANCE = 0.004
 BASE_R_PUSHER = np.diag([1.0, -1.0, -1.0])
 """(3, 3) orientation of flange and pusher in use: z down, x away from the base."""
 Q_BOARD_CENTRE = np.array([0.0, 0.518, 0.0, -2.290, 0.0, 2.807, 0.0])
-"""(7,) posture above the board's centre [rad]; seed of inverse kinematics."""
+"""Posture of a Franka arm above the board's centre [rad]; seed of inverse kinematics."""
 
 TEE_DENSITY = 600.0
 """[kg/m^3] beech or birch plywood is 600 to 700."""
@@ -273,24 +274,22 @@ def base_pose_of_tee(block_pose: np.ndarray) -> np.ndarray:
     return np.concatenate([base_from_board(block_pose[:2]), [0.0, c - s, -c - s, 0.0]])
 
 
-def build_scene() -> mujoco.MjModel:
-    """Compiles the table scene: FR3 with pusher, board with painted goal, free block `tee`."""
-    return scene_spec().compile()
+def build_scene(robot: Robot) -> mujoco.MjModel:
+    """Compiles the table scene: arm with pusher, board with painted goal, free block `tee`."""
+    return scene_spec(robot).compile()
 
 
-def scene_spec() -> mujoco.MjSpec:
+def scene_spec(robot: Robot) -> mujoco.MjSpec:
     """The scene before compilation, for randomisation and other tools; see `build_scene`."""
     import mujoco
 
-    from robots.franka.fr3 import MODEL_XML
-
-    spec = mujoco.MjSpec.from_file(str(MODEL_XML))
+    spec = mujoco.MjSpec.from_file(str(robot.model_xml))
     spec.modelname = "push_t"
     add_table(spec)
     _add_board(spec)
     _add_goal(spec)
     _add_tee(spec)
-    _add_pusher(spec)
+    _add_pusher(spec, robot)
     _add_contacts(spec)
     return spec
 
@@ -345,13 +344,13 @@ def _add_tee(spec: mujoco.MjSpec) -> None:
         )
 
 
-def _add_pusher(spec: mujoco.MjSpec) -> None:
+def _add_pusher(spec: mujoco.MjSpec, robot: Robot) -> None:
     """A solid stick with a hemispherical tip: it meets the block's side with its cylindrical
     part."""
     import mujoco
 
-    flange = spec.site("fr3_flange").pos
-    pusher = spec.body("fr3_link7").add_body(name="pusher", pos=flange, gravcomp=1.0)
+    flange = spec.site(robot.flange_name).pos
+    pusher = spec.body(robot.link_names[-1]).add_body(name="pusher", pos=flange, gravcomp=1.0)
     pusher.add_geom(
         name="pusher",
         type=mujoco.mjtGeom.mjGEOM_CAPSULE,

@@ -13,12 +13,14 @@ walls, and a pusher that would start inside the block is moved out of it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from robots.control.actions import PdTarget
 from robots.franka.kinematics import inverse_kinematics
+from robots.franka.robot import Robot
 from robots.spec import FieldSpec
 from sim.scene.randomize import Range
 from sim.scene.scene import GRASP_SITE, add_front_camera, draw_fast, wrist_view
@@ -40,7 +42,7 @@ from sim.tasks.push_t.geometry import (
     keypoints,
     scene_spec,
 )
-from sim.tasks.task import Intent, Observed, Reward, Start, Task, proprioception
+from sim.tasks.task import Intent, ObservationTerm, Reward, Start, Task, proprioception
 
 if TYPE_CHECKING:
     import mujoco
@@ -78,8 +80,8 @@ def _off_board(view: View) -> np.ndarray:
     return ((centre < 0.0) | (centre > BOARD_SIZE)).any(axis=1)
 
 
-def _scene() -> mujoco.MjSpec:
-    spec = scene_spec()
+def _scene(robot: Robot) -> mujoco.MjSpec:
+    spec = scene_spec(robot)
     spec.option.timestep = TIMESTEP
     for actuator in list(spec.actuators):
         spec.delete(actuator)
@@ -98,13 +100,14 @@ def _scene() -> mujoco.MjSpec:
     return spec
 
 
-def _layout(model: mujoco.MjModel) -> Layout:
-    return Layout(model, np.array([0.0, 0.0, PUSHER_LENGTH]), BASE_R_PUSHER)
+def _layout(model: mujoco.MjModel, robot: Robot) -> Layout:
+    return Layout(model, robot, np.array([0.0, 0.0, PUSHER_LENGTH]), BASE_R_PUSHER)
 
 
 def _reset(rng: np.random.Generator, start: Start) -> None:
     agent, pose = draw_state(rng)
-    start.arm(inverse_kinematics(flange_target(clear_of_tee(agent, pose)), Q_BOARD_CENTRE))
+    target = flange_target(clear_of_tee(agent, pose))
+    start.arm(inverse_kinematics(start.layout.robot, target, Q_BOARD_CENTRE))
     tee = base_pose_of_tee(pose)
     start.place(TEE, tee[:3], tee[3:])
 
@@ -118,47 +121,56 @@ def _expert(view: View) -> Intent:
     return Intent(pose=pose, width=np.zeros(view.n))
 
 
-TASK = Task(
-    name="push_t",
-    scene=_scene,
-    reset=_reset,
-    observations={
-        "agent": Observed(
-            FieldSpec(shape=(2,), unit="m", frame="board", about="position of the pusher's tip"),
-            _agent,
-        ),
-        "keypoints": Observed(
-            FieldSpec(
-                shape=(9, 2),
-                unit="m",
-                frame="board",
-                about="points of the block, see push_t.KEYPOINTS",
+def task(robot: Robot) -> Task:
+    """States the task for `robot`."""
+    return Task(
+        name="push_t",
+        robot=robot,
+        scene=partial(_scene, robot),
+        reset=_reset,
+        q_posture=Q_BOARD_CENTRE,
+        observations={
+            "agent": ObservationTerm(
+                FieldSpec(
+                    shape=(2,), unit="m", frame="board", about="position of the pusher's tip"
+                ),
+                _agent,
             ),
-            lambda v: keypoints(block_pose(v)),
+            "keypoints": ObservationTerm(
+                FieldSpec(
+                    shape=(9, 2),
+                    unit="m",
+                    frame="board",
+                    about="points of the block, see push_t.KEYPOINTS",
+                ),
+                lambda v: keypoints(block_pose(v)),
+            ),
+            "block_pose": ObservationTerm(
+                FieldSpec(
+                    shape=(3,), unit="m, rad", frame="board", about="x, y, angle of the block"
+                ),
+                block_pose,
+            ),
+            **proprioception(robot, use_gripper=False),
+        },
+        rewards={
+            "coverage": Reward(1.0, lambda v: np.clip(_coverage(v) / SUCCESS_COVERAGE, 0.0, 1.0))
+        },
+        info={"coverage": _coverage},
+        success=_success,
+        failure=_off_board,
+        expert=_expert,
+        actions=PdTarget(),
+        use_gripper=False,
+        rate_hz=10.0,
+        timestep=TIMESTEP,
+        max_steps=300,
+        layout=_layout,
+        ranges=(
+            Range(what="mass", names=("tee",), low=0.7, high=1.4),
+            Range(what="friction", names=("tee_bar", "tee_stem"), low=0.7, high=1.3),
+            Range(what="gain", names=("impedance_*",), low=0.8, high=1.2),
+            Range(what="delay", low=0.0, high=0.03),
+            Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
         ),
-        "block_pose": Observed(
-            FieldSpec(shape=(3,), unit="m, rad", frame="board", about="x, y, angle of the block"),
-            block_pose,
-        ),
-        **proprioception(use_gripper=False),
-    },
-    rewards={"coverage": Reward(1.0, lambda v: np.clip(_coverage(v) / SUCCESS_COVERAGE, 0.0, 1.0))},
-    info={"coverage": _coverage},
-    success=_success,
-    failure=_off_board,
-    expert=_expert,
-    actions=PdTarget(),
-    use_gripper=False,
-    rate_hz=10.0,
-    timestep=TIMESTEP,
-    max_steps=300,
-    q_posture=Q_BOARD_CENTRE,
-    layout=_layout,
-    ranges=(
-        Range(what="mass", names=("tee",), low=0.7, high=1.4),
-        Range(what="friction", names=("tee_bar", "tee_stem"), low=0.7, high=1.3),
-        Range(what="gain", names=("impedance_*",), low=0.8, high=1.2),
-        Range(what="delay", low=0.0, high=0.03),
-        Range(what="camera", names=("front", "wrist"), low=-0.02, high=0.02),
-    ),
-)
+    )

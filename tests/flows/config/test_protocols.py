@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.config.protocols import available, push_t_published, read_protocol
+from flows.config.files import available
+from flows.config.protocols import push_t_published, read_protocol
 from robots.errors import HandoffError
 from sim.evaluation.evaluate import make_env
 from sim.evaluation.protocol import ScoreRule
@@ -17,12 +18,12 @@ BENCHMARK = ("push_t_published", "push_t_image")
 """Protocols in whose worlds the time limit is the evaluation's alone."""
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", available("protocol"))
 def test_every_protocol_file_reads_and_bears_its_name(name: str) -> None:
     assert read_protocol(name).name == name
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", available("protocol"))
 def test_worlds_of_every_protocol_file_can_be_made_and_freeze(name: str) -> None:
     protocol = replace(read_protocol(name), max_steps=1)
     env = make_env(protocol, 1)

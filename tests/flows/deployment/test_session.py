@@ -1,125 +1,330 @@
-"""Where the simulated robot and the robot's own software meet: frames, repeatability, faults."""
+"""`handoff deploy`: a person at the console beside an arm, the unmodified client, a simulated FR3
+behind the FCI."""
 
-from __future__ import annotations
-
-import os
-import signal
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from websockets.sync.server import serve
 
-from flows.reports.results import describe
-from flows.stages import deploy
-from flows.stages.deploy import DeployConfig
-from real.deploy.governor import GovernorConfig
+from flows.deployment import session as deploying
+from flows.deployment.arms import SimulatedBench
+from flows.deployment.config import DeploySession
+from flows.deployment.release import released_bundle
+from flows.runner.artifact import seal
+from real.clock import PacedClock
+from real.console.arbiter import ArbiterConfig
+from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
-from real.deploy.planar_space import Plane, PlaneConfig
+from real.deploy.object_tracker import TrackerConfig
+from real.deploy.schedule import WatchdogConfig
+from real.franka.arm import FrankaConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.interfaces import no_progress
-from sim.tasks.push_t import geometry
-from sim.twin.twin import TwinConfig
+from robots.wire.policy import pack
+from sim.tasks.push_t.geometry import initial_state
+from sim.twin.push_t_world import PushTWorld
+from sim.twin.twin import TwinConfig, start_twin
+from tests.flows.console_session import Session, labelled, stepped
+from tests.real.console.pages import logged, until
 from tests.real.onnx_models import save_policy
 
-CONFIG = DeployConfig(starts=1, videos=0, loop=LoopConfig(max_steps=6))
+CONFIG = DeploySession(loop=LoopConfig(wait_for_policy=False, max_steps=600))
 
 
-def on(host: str, **changes: object) -> DeployConfig:
-    return replace(CONFIG, twin=TwinConfig(host=host), **changes)  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that stays where the pusher is."""
+    folder = tmp_path_factory.mktemp("bundle")
+    save_policy(folder / "policy.onnx", scale=0.0)
+    return folder
 
 
-def save_bundle(folder: Path, scale: float = 0.01) -> Path:
-    bundle = folder / "bundle"
-    bundle.mkdir()
-    save_policy(bundle / "policy.onnx", scale=scale)
-    return bundle
+def _deploy(out: Path, bundle: Path, session: DeploySession, here: Any) -> None:
+    def say(text: str) -> None:
+        if text.startswith("console  "):
+            here.send(text.removeprefix("console  "))
+        else:
+            # Shown by pytest where a test fails: why a session has ended.
+            sys.stderr.write(f"{text}\n")
 
-
-@pytest.mark.parametrize("xy", [(0.0, 0.0), (0.256, 0.256), (0.1, 0.4)])
-def test_robot_and_world_agree_on_where_the_board_lies(xy: tuple[float, float]) -> None:
-    pose = Plane(PlaneConfig()).pose(np.array(xy))
-    expected = geometry.base_from_board(np.array(xy), geometry.PUSHER_CLEARANCE)
-    np.testing.assert_allclose(pose[:3, 3], expected, atol=1e-12)
-    np.testing.assert_allclose(pose[:3, :3], geometry.BASE_R_PUSHER, atol=1e-12)
-
-
-def test_two_runs_give_bit_identical_robot_states(tmp_path: Path) -> None:
-    bundle = save_bundle(tmp_path)
-    recorded = []
-    for name in ("one", "two"):
-        out = tmp_path / name
-        out.mkdir()
-        metrics = deploy.run(on("127.0.78.1"), {"bundle": bundle}, out, no_progress)
-        assert metrics["lost_packets"] == 0
-        assert metrics["command_success_rate"] == 1.0
-        recorded.append(EpisodeStore.open(out / "store.zarr").read(0, "robot"))
-    one, two = recorded
-    assert len(one["q"]) == 599, (
-        "6 policy steps of 100 ms; the client's newest state is one tick behind the world"
-    )
-    assert {name: one[name].tobytes() == two[name].tobytes() for name in one} == dict.fromkeys(
-        one, True
+    # A page on a busy machine may be late.
+    deploying.deploy(
+        session, bundle, out, ConsoleConfig(port=0, arbiter=ArbiterConfig(watchdog=2.0)), say=say
     )
 
 
-def test_dead_twin_ends_the_run_in_one_clear_error_and_its_episode_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = save_bundle(tmp_path)
-    look = deploy.Scene.look
+def on(host: str) -> DeploySession:
+    return replace(CONFIG, twin=TwinConfig(host=host))
 
-    def kill_then_look(scene: deploy.Scene) -> np.ndarray:
-        if scene.best > 0.0:
-            process = scene.track.func.__self__._process  # type: ignore[attr-defined]
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
-        scene.best = 1e-9
-        return look(scene)
 
-    monkeypatch.setattr(deploy.Scene, "look", kill_then_look)
+def led(page: Any) -> None:
+    """Ten steps forward, then the label success."""
+    page.go()
+    stepped(page, 5)
+    told = stepped(page, 10, "ArrowUp")
+    assert told["mode"] == "person"
+    assert len(told["state"]["q"]) == 7
+    page.keys()
+    labelled(page, "KeyS", 1)
+
+
+def looks_led(store: EpisodeStore, robot: str) -> None:
+    """What `led` leaves behind: the arm went where the person led it, and who did what is written
+    down."""
+    about = store.metadata(0)
+    assert (about["robot"], about["label"], about["success"], about["operator"]) == (
+        robot,
+        "success",
+        True,
+        "ada",
+    )
+    policy, arm = store.read(0, "policy"), store.read(0, "robot")
+    mine = policy["intervention"].astype(bool).ravel()
+    assert 9 <= mine.sum() < len(mine)
+    assert about["takeovers"] == 1
+    assert about["interventions"] == pytest.approx(mine.mean())
+    assert set(policy["segment"].ravel()) == {-1, 0}
+    # Forward from behind the arm is the board's -y, at 0.15 m/s less the ramp of the first moments.
+    way = policy["agent"][mine][-1] - policy["agent"][mine][0]
+    assert way[1] < -0.06
+    assert abs(way[0]) < 0.01
+    x = arm["base_T_ee"][:, 0, 3]
+    assert x[-1] - x[0] > 0.06
+    assert about["min_success_rate"] == 1.0
+    np.testing.assert_allclose(policy["action"][~mine], policy["action_proposed"][~mine], atol=0.02)
+
+
+def test_a_person_leads_the_simulated_arm_and_judges(tmp_path, bundle):
+    session = Session(_deploy, tmp_path, bundle, on("127.0.79.1"))
+    page = session.page()
+    with contextlib.closing(page.socket):
+        led(page)
+        page.go()
+        stepped(page, 3)
+        labelled(page, "KeyR", 2)
+        page.go()
+        stepped(page, 3)
+        page.keys("End")
+        session.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    assert store.num_episodes == 2, "the one that the end of the session cut off is not there"
+    looks_led(store, "fr3 twin")
+    assert store.metadata(1)["discard_reason"] == "redo"
+    assert store.metadata(1)["seed"] == 1
+    assert {line["who"] for line in logged(tmp_path / "console", "took the arm over")} == {"ada"}
+
+
+def test_a_held_arm_stands_still_under_control_and_goes_on(tmp_path, bundle):
+    session = Session(_deploy, tmp_path, bundle, on("127.0.79.2"))
+    page = session.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        stepped(page, 5, "ArrowUp")
+        page.keys("Escape")
+        begun = time.monotonic()
+        while time.monotonic() < begun + 2.5:
+            page.keys()
+            assert page.state()["mode"] == "hold"
+        page.go()
+        stepped(page, 3)
+        labelled(page, "KeyQ", 1)
+        page.keys("End")
+        session.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    about, times = store.metadata(0), store.read(0, "policy", ["step_time"])["step_time"].ravel()
+    assert not about["success"]
+    # On a busy machine the simulated robot is slower than the wall.
+    assert about["held_seconds"] > 0.6
+    gap = int(np.argmax(np.diff(times)))
+    robot = store.read(0, "robot", ["time", "dq"])
+    standing = (robot["time"] > times[gap + 1] - 0.1) & (robot["time"] < times[gap + 1])
+    assert standing.sum() > 90
+    assert np.abs(robot["dq"][standing]).max() < 0.005
+
+
+def held_for(page: Any) -> str:
+    page.keys()
+    return page.state()["why"]
+
+
+class Lab:
+    """A table with an arm whose time passes by itself, and a tracker that sees the T.
+
+    A thread lets it pass, in step with the client: on a busy machine it is slow instead of losing
+    packets.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.pose = np.zeros(3)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[str]:
+        with start_twin(TwinConfig(host=self.host), PushTWorld) as twin:
+            twin.call("reset", *initial_state(3))
+            self.pose, closing = twin.call("tee_pose"), threading.Event()
+            passing = threading.Thread(target=self._pass, args=(PacedClock(twin), closing))
+            passing.start()
+            with serve(self._track, "127.0.0.1", 0, compression=None) as server:
+                threading.Thread(target=server.serve_forever, daemon=True).start()
+                yield f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
+                server.shutdown()
+            closing.set()
+            passing.join()
+
+    def _pass(self, clock: PacedClock, closing: threading.Event) -> None:
+        while not closing.is_set():
+            clock.advance(0.004)
+
+    def _track(self, connection: Any) -> None:
+        with contextlib.suppress(Exception):
+            while True:
+                connection.send(pack({"pose": self.pose}))
+                time.sleep(0.02)
+
+
+def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
+    """The path of a real arm: its own clock, a move to the start, a tracker; all but the real-time
+    kernel."""
+    lab = Lab("127.0.79.3")
+    with lab.open() as tracker:
+        config = replace(
+            CONFIG,
+            host=lab.host,
+            arm=FrankaConfig(realtime="ignore", move_dynamics=0.5),
+            # This arm waits for nobody, and on a busy machine policy and tracker may be late, as a
+            # page may.
+            loop=replace(CONFIG.loop, watchdog=WatchdogConfig(fault_seconds=10.0)),
+            tracker=TrackerConfig(uri=tracker, max_age=10.0),
+        )
+        session = Session(_deploy, tmp_path, bundle, config)
+        page = session.page()
+        with contextlib.closing(page.socket):
+            led(page)
+            until(lambda: held_for(page).startswith("lay the table"))
+            page.keys("End")
+            session.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    looks_led(store, f"fr3 at {lab.host}")
+    np.testing.assert_allclose(
+        store.read(0, "policy", ["agent"])["agent"][0], CONFIG.start, atol=0.005
+    )
+
+
+def test_a_fault_keeps_what_was_recorded_and_is_told(tmp_path, bundle, monkeypatch):
+    """A tracker that loses the T ends the episode; the steps before are in the store, with the
+    reason."""
+    look, calls = SimulatedBench.pose, []
+
+    def lost(self: Any) -> np.ndarray:
+        from robots.errors import SafetyError
+
+        calls.append(0)
+        if len(calls) > 12:
+            raise SafetyError("tracker: newest pose is 0.300 s old, limit 0.25 s.")
+        return look(self)
+
+    monkeypatch.setattr(SimulatedBench, "pose", lost)
+    monkeypatch.setattr(deploying, "await_go", lambda supervision: True)
+    monkeypatch.setattr(
+        "real.deploy.supervision.Supervision.poll", lambda self: setattr(self, "paused", False)
+    )
+    with pytest.raises(HandoffError, match="newest pose is"):
+        deploying.deploy(on("127.0.79.4"), bundle, tmp_path, ConsoleConfig(port=0))
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    assert store.num_episodes == 1
+    assert "newest pose is" in store.metadata(0)["fault"]
+    assert not store.metadata(0)["success"]
+
+
+def gate_artifact(folder: Path, bundle_kind: str = "bundle", passed: bool = True) -> Path:
+    """A bundle and the gate that it passed, as the pipeline leaves them."""
+    partial = folder / "bundle.partial"
+    partial.mkdir()
+    save_policy(partial / "policy.onnx")
+    record = {"stage": "export", "metrics": {}, "inputs": {}, "input_paths": {}}
+    bundle = seal(partial, folder / "bundle", bundle_kind, record)
+    partial = folder / "gate.partial"
+    partial.mkdir()
+    (partial / "gate.json").write_text("{}")
+    inputs = {"inputs": {"bundle": bundle.digest}, "input_paths": {"bundle": "../bundle"}}
+    return seal(
+        partial, folder / "gate", "gate", {"stage": "gate", "metrics": {"passed": passed}, **inputs}
+    ).path
+
+
+def test_what_passed_the_gate_may_be_deployed(tmp_path):
+    assert released_bundle(gate_artifact(tmp_path)) == (tmp_path / "bundle").resolve()
+
+
+def test_nothing_that_did_not_pass_a_gate_is_deployed(tmp_path):
+    gate = gate_artifact(tmp_path, passed=False)
     with pytest.raises(
-        HandoffError, match=r"twin 127.0.78.2: the process has died \(signal SIGKILL\)"
+        HandoffError, match="is the artifact of stage 'export', expected one of a gate"
     ):
-        deploy.run(on("127.0.78.2"), {"bundle": bundle}, tmp_path, no_progress)
-    store = EpisodeStore.open(tmp_path / "store.zarr")
-    assert "the process has died" in store.metadata(0)["fault"]
-    assert len(store.read(0, "robot", ["q"])["q"]) > 90, "the one policy step before"
+        released_bundle(tmp_path / "bundle")
+    with pytest.raises(HandoffError, match="expected one of a gate that was passed"):
+        released_bundle(gate)
 
 
-def test_nan_actions_never_reach_the_arm(tmp_path: Path) -> None:
-    bundle = save_bundle(tmp_path, scale=float("nan"))
-    metrics = deploy.run(on("127.0.78.3"), {"bundle": bundle}, tmp_path, no_progress)
-    assert metrics["faults"] == metrics["starts"]
-    assert "nan" in metrics["per_start"][0]["fault"]
-    assert EpisodeStore.open(tmp_path / "store.zarr").num_episodes == 0
+def test_a_bundle_that_changed_behind_its_gate_is_refused(tmp_path):
+    gate = gate_artifact(tmp_path)
+    policy = tmp_path / "bundle" / "policy.onnx"
+    policy.write_bytes(policy.read_bytes()[:-1] + b"!")
+    with pytest.raises(HandoffError, match="Was it edited after it was built"):
+        released_bundle(gate)
 
 
-def test_a_start_that_the_robot_ends_is_recorded_and_the_next_goes_on(tmp_path: Path) -> None:
-    bundle = save_bundle(tmp_path)
-    # A reference that waits for the arm at every tick shakes it until it stops itself.
-    hasty = GovernorConfig(max_lag=1e-5, blocked_seconds=0.1)
-    config = on("127.0.78.5", starts=2, loop=replace(CONFIG.loop, governor=hasty))
-    metrics = deploy.run(config, {"bundle": bundle}, tmp_path, no_progress)
-    store = EpisodeStore.open(tmp_path / "store.zarr")
-    assert metrics["faults"] == metrics["starts"] == store.num_episodes == 2
-    for start, episode in zip(metrics["per_start"], range(2), strict=True):
-        assert start["fault"]
-        assert store.metadata(episode)["fault"] == start["fault"]
-        assert len(store.read(episode, "robot", ["q"])["q"]) > 50
-    assert "over 2 starts, 2 ended by a fault, " in describe("deploy", metrics)
-    assert (tmp_path / "pushes.png").stat().st_size > 1000
+def test_an_arm_without_a_tracker_is_refused(tmp_path, bundle):
+    with pytest.raises(HandoffError, match="an arm needs somebody who sees the T"):
+        deploying.deploy(
+            replace(CONFIG, host="127.0.79.9"), bundle, tmp_path, ConsoleConfig(port=0)
+        )
 
 
-def test_used_port_is_named(tmp_path: Path) -> None:
-    import socket
+def test_a_policy_of_another_task_is_refused(tmp_path):
+    save_policy(tmp_path / "policy.onnx", task="reach")
+    with pytest.raises(HandoffError, match="a policy of task 'reach'"):
+        deploying.deploy(CONFIG, tmp_path, tmp_path, ConsoleConfig(port=0))
 
-    bundle = save_bundle(tmp_path)
-    with socket.socket() as squatter:
-        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        squatter.bind(("127.0.78.4", 1337))
-        squatter.listen()
-        with pytest.raises(HandoffError, match=r"127\.0\.78\.4:1337"):
-            deploy.run(on("127.0.78.4"), {"bundle": bundle}, tmp_path, no_progress)
+
+def test_a_policy_of_another_robot_is_refused(tmp_path):
+    save_policy(tmp_path / "policy.onnx", robot="panda")
+    with pytest.raises(
+        HandoffError,
+        match=r"trained with the robot 'panda', the arm is 'fr3'\. Set arm\.robot=panda",
+    ):
+        deploying.deploy(CONFIG, tmp_path, tmp_path, ConsoleConfig(port=0))
+
+
+def test_settings_come_from_the_command_line():
+    session = deploying.compose_deploy(
+        "push_t", ["host='172.16.0.2'", "supervision.speed=0.05", "loop.max_steps=100"]
+    )
+    assert (session.host, session.supervision.speed, session.loop.max_steps) == (
+        "172.16.0.2",
+        0.05,
+        100,
+    )
+    assert not session.loop.wait_for_policy
+    with pytest.raises(HandoffError, match=r"supervision\.sped"):
+        deploying.compose_deploy("push_t", ["supervision.sped=0.05"])
+
+
+def test_cameras_are_named_and_have_a_source():
+    found = deploying.cameras_of(["front=0", "wrist=rtsp://cam?x=1"])
+    assert {name: camera.source for name, camera in found.items()} == {
+        "front": "0",
+        "wrist": "rtsp://cam?x=1",
+    }
+    for wrong in (["front"], ["=0"], ["front="], ["front=0", "front=1"]):
+        with pytest.raises(HandoffError, match="expected a new name and a source"):
+            deploying.cameras_of(wrong)

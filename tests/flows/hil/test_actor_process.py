@@ -15,8 +15,8 @@ import pytest
 from flows.hil.actor_process import act
 from flows.hil.compose import compose_hil
 from flows.hil.config import CorrectConfig
-from flows.hil.learning_curve import read_history
 from flows.hil.processes import Side
+from flows.reports.learning_curve import read_history
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from sim.vec_env import Worlds

@@ -87,13 +87,15 @@ def test_a_side_holds_the_lock_of_the_artifact_until_it_has_ended(
         side.start()
         while not side.hear():
             time.sleep(0.01)
+    process = side.process
+    assert process is not None
     with (
         run_lock(artifact),
-        pytest.raises(HandoffError, match=rf"process \d+ or {side.process.pid} is still ending"),
+        pytest.raises(HandoffError, match=rf"process \d+ or {process.pid} is still ending"),
         write_lock(artifact, no_progress),
     ):
         pass
-    side.process.kill()
-    side.process.join()
+    process.kill()
+    process.join()
     with run_lock(artifact), write_lock(artifact, no_progress):
         pass

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from flows.__main__ import main
-from flows.hil.classify import LEAVES, ROUNDS
 from flows.hil.compose import compose_hil
 from flows.hil.session import hil_stages
 from flows.runner.artifact import Artifact, seal
@@ -24,6 +23,7 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from robots.wire.learner import ActorCard, MlpCard, Parameters
+from sim.recording.hard_negatives import LEAVES, ROUNDS
 
 SMALL = """
 demonstrations.episodes=6 distilled=false evaluation_episodes=2 evaluate.batch=2 evaluate.videos=0
@@ -240,17 +240,3 @@ def test_sessions_of_two_seeds_share_no_start_and_no_chance() -> None:
 def test_an_unknown_task_is_refused_with_the_nearest() -> None:
     with pytest.raises(HandoffError, match="did you mean 'pick_cube'"):
         compose_hil("pick_cubes")
-
-
-def test_a_difference_of_what_the_learner_does_not_see_is_refused() -> None:
-    from flows.hil.learner_process import _begin
-    from robots.spec import FieldSpec
-
-    config = replace(compose_hil("reach").train, world=compose_hil("reach").world)
-    with pytest.raises(HandoffError, match="'cube'"):
-        _begin(
-            config,
-            {name: FieldSpec(shape=(3,)) for name in config.world.observation_fields},
-            "cube",
-            3,
-        )

@@ -11,11 +11,11 @@ from flows.reports.results import Summary, describe
 from flows.reports.summary import _busy_seconds
 from flows.runner.artifact import Artifact
 from flows.runner.memory import MemoryMeter
-from flows.runner.stage import Outcome
+from flows.runner.stage import StageOutcome
 
 
-def outcome(started: float, seconds: float) -> Outcome:
-    return Outcome(Artifact("number", Path("nowhere"), "d"), False, seconds, started)
+def outcome(started: float, seconds: float) -> StageOutcome:
+    return StageOutcome(Artifact("number", Path("nowhere"), "d"), False, seconds, started)
 
 
 def test_time_of_stages_side_by_side_counts_once() -> None:

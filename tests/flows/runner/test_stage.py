@@ -14,8 +14,8 @@ from flows.reports import explain as lineage
 from flows.runner.artifact import json_digest, load_artifact, verify_artifact
 from flows.runner.plan import plan
 from flows.runner.stage import (
-    Outcome,
     Stage,
+    StageOutcome,
     artifact_path,
     explain_miss,
     find_cached,
@@ -33,7 +33,7 @@ def make(name: str = "count", value: int = 1, **settings: str) -> Stage:
     return Stage(name, "number", MODULE, CountingConfig(value=value, **settings))
 
 
-def run_here(stage: Stage, root: Path) -> Outcome:
+def run_here(stage: Stage, root: Path) -> StageOutcome:
     return run_stage(stage, {}, root, no_progress, isolate=False)
 
 
@@ -129,18 +129,18 @@ def test_two_runs_never_build_the_same_artifact_at_once(tmp_path: Path) -> None:
             run_here(stage, tmp_path)
 
 
-def test_a_package_that_is_not_installed_stands_as_such_in_the_manifest(
+def test_packages_that_are_not_installed_stand_as_such_in_the_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def version(package: str) -> str:
-        if package == "franky-control":
+        if package != "torch":
             raise PackageNotFoundError(package)
         return installed(package)
 
     installed = metadata.version
     monkeypatch.setattr("flows.runner.stage.version", version)
     environment = run_here(make(), tmp_path).artifact.manifest["environment"]
-    assert environment["franky-control"] == "not installed"
+    assert environment["franky-control"] == environment["gym-pusht"] == "not installed"
     assert environment["torch"] == installed("torch")
 
 

@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from policies.data.mixture import Mixture, new_mixture, taken
+from policies.data.mixture import MixedWindows, new_mixture, taken
 from policies.data.windows import shuffled_batch
 from robots.errors import HandoffError
 
@@ -43,7 +43,7 @@ def test_shares_are_exact_where_whole_numbers_can_be():
 
 
 def test_every_batch_is_full_and_its_stores_stand_in_order():
-    mixture = Mixture((3, 10), (1.0, 1.0))
+    mixture = MixedWindows((3, 10), (1.0, 1.0))
     for step in range(20):
         chosen = mixture.batch(8, step, seed=0)
         assert len(chosen) == 8
@@ -53,7 +53,7 @@ def test_every_batch_is_full_and_its_stores_stand_in_order():
 
 
 def test_every_window_comes_once_per_epoch_of_its_store():
-    mixture = Mixture((3, 10), (1.0, 1.0))
+    mixture = MixedWindows((3, 10), (1.0, 1.0))
     drawn = np.concatenate([mixture.batch(8, step, seed=0) for step in range(15)])
     # 60 windows of each store: 20 epochs of three, 6 epochs of ten.
     assert Counter(drawn.tolist()) == {
@@ -65,7 +65,7 @@ def test_every_window_comes_once_per_epoch_of_its_store():
 
 
 def test_the_order_depends_on_nothing_but_update_and_seed():
-    mixture = Mixture((30, 50), (1.0, 2.0))
+    mixture = MixedWindows((30, 50), (1.0, 2.0))
     later = mixture.batch(8, 9, seed=1)
     for step in range(9):
         mixture.batch(8, step, seed=1)
@@ -74,12 +74,12 @@ def test_the_order_depends_on_nothing_but_update_and_seed():
 
 
 def test_stores_of_one_size_have_orders_of_their_own():
-    first, second = np.split(Mixture((40, 40), (1.0, 1.0)).batch(80, 0, seed=0), 2)
+    first, second = np.split(MixedWindows((40, 40), (1.0, 1.0)).batch(80, 0, seed=0), 2)
     assert not np.array_equal(first, second - 40)
 
 
 def test_a_single_store_keeps_the_order_it_had_without_a_mixture():
-    mixture = Mixture((50,), (0.1,))
+    mixture = MixedWindows((50,), (0.1,))
     for step in (0, 3, 8, 100):
         assert np.array_equal(mixture.batch(16, step, seed=4), shuffled_batch(16, 50, step, seed=4))
 

@@ -29,8 +29,9 @@ from policies.distillation.teachers import (
 from policies.families.action_tokens import draw_tokens, token_log_prob
 from policies.families.diffusion import DiffusionPolicy
 from policies.load import load_module
-from policies.policy import ChunkPolicy, Observed
-from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy import ChunkPolicy, ObservationTensors
+from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.on_policy.config import PpoConfig
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
@@ -234,7 +235,9 @@ def test_the_rows_instruction_chooses_its_teacher(tmp_path: Path):
     _, trace = way.decide(seen, torch.Generator().manual_seed(1))
     with torch.no_grad():
         found = way.distance(seen, trace).kl_B
-        observed = Observed(seen["vector"], {}, tuple(WORDS[row % 2] for row in range(WORLDS)))
+        observed = ObservationTensors(
+            seen["vector"], {}, tuple(WORDS[row % 2] for row in range(WORLDS))
+        )
         own = student.logits(observed)
         single = [
             token_divergence(own, teacher.eval().logits(observed), 1.0).sum((1, 2))
@@ -263,7 +266,7 @@ def test_a_teacher_sees_the_state_in_its_own_units(tmp_path: Path):
     with torch.no_grad():
         next(iter(teacher.normalize_observation.buffers())).add_(0.25)
     asked = Teachers(saved(tmp_path / "teacher", teacher), student, card_of(student), SMALL)
-    ((policy, _, looks),) = asked.of(Observed(words()["vector"], {}, WORDS * 3))
+    ((policy, _, looks),) = asked.of(ObservationTensors(words()["vector"], {}, WORDS * 3))
     physical = student.normalize_observation.inverse(words()["vector"])
     torch.testing.assert_close(policy.normalize_observation.inverse(looks.vector_BTO), physical)
     assert not torch.allclose(looks.vector_BTO, words()["vector"])
@@ -318,7 +321,7 @@ def test_a_sentence_that_nobody_teaches_is_refused(tmp_path: Path):
         {WORDS[0]: saved(tmp_path / "one", reading())}, student, card_of(student), SMALL
     )
     with pytest.raises(HandoffError, match=r"nobody teaches \['go right'\], only \['go left'\]"):
-        asked.of(Observed(words()["vector"], {}, WORDS * 3))
+        asked.of(ObservationTensors(words()["vector"], {}, WORDS * 3))
 
 
 def test_teachers_by_sentence_of_a_student_that_hears_none_are_refused(tmp_path: Path):
@@ -443,7 +446,7 @@ def test_a_denoising_student_comes_to_answer_as_its_teacher_in_as_many_steps(tmp
     module, card = load_module(tmp_path / "out")
     assert card.model.inference_steps == 2  # type: ignore[union-attr]
     looks, noise = (
-        Observed(shown("denoising")),
+        ObservationTensors(shown("denoising")),
         torch.randn(WORLDS, 2, 1, generator=torch.Generator().manual_seed(3)),
     )
     wanted = load_module(teacher, steps=2)[0].sample(looks, noise)

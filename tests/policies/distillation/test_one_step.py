@@ -19,7 +19,7 @@ from policies.imitation.config import PretrainConfig
 from policies.imitation.objective import normalized_windows
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy
-from policies.policy import Observed
+from policies.policy import ObservationTensors
 from policies.training.config import TrainingConfig
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
@@ -136,13 +136,13 @@ def test_a_student_answers_as_its_teacher_does_where_that_has_practised(
     noise = rng.standard_normal((100, 4, 2), dtype=np.float32)
     expert, _ = load_teacher(teacher)
     there = torch.from_numpy(seen[200:])
-    wanted = expert.sample(Observed(there), torch.from_numpy(noise))
+    wanted = expert.sample(ObservationTensors(there), torch.from_numpy(noise))
     errors = []
     for folder, told in ((practised, 200), (teacher, 0)):
         out = tmp_path / f"student-{told}"
         out.mkdir()
         assert distil(config, folder, demos, out, no_progress)["practised"] == told
-        own = load_teacher(out)[0].sample(Observed(there), torch.from_numpy(noise))
+        own = load_teacher(out)[0].sample(ObservationTensors(there), torch.from_numpy(noise))
         errors.append(float((own - wanted).square().mean()))
     assert errors[0] < 0.75 * errors[1]
 

@@ -20,14 +20,9 @@ from policies.families.vision_language import VisionLanguagePolicy
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy, new_module
+from policies.networks.config import BackboneConfig, LoraConfig, ScratchConfig
 from policies.networks.vlm import load_backbone
-from policies.policy_config import (
-    BackboneConfig,
-    LoraConfig,
-    ScratchConfig,
-    TokenVlaConfig,
-    VlaConfig,
-)
+from policies.policy_config import TokenVlaConfig, VlaConfig
 from policies.training.config import TrainingConfig
 from real.deploy.onnx_policy import OnnxPolicy
 from real.deploy.release_gate import GateConfig, gate

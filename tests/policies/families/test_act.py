@@ -11,13 +11,14 @@ from torch.distributions import Normal, kl_divergence
 from policies.card import Shapes
 from policies.checkpoint import read_card, read_weights
 from policies.export.onnx import to_onnx
-from policies.families.act import ActPolicy, divergence, masked_absolute_error
+from policies.families.act import ActPolicy, gaussian_divergence, masked_absolute_error
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy, new_module
 from policies.networks.act import DecoderLayer, EncoderLayer, plane_positions
-from policies.policy import Batch, Observed
-from policies.policy_config import ActConfig, PointEncoderConfig
+from policies.networks.config import PointEncoderConfig
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import ActConfig
 from policies.training.config import TrainingConfig
 from policies.training.loop import rng
 from robots.errors import HandoffError
@@ -67,7 +68,7 @@ def a_batch(rows: int = 3, padded: int = 1) -> Batch:
     draw = torch.Generator().manual_seed(0)
     padded_BH = torch.arange(4).expand(rows, 4) >= 4 - padded
     return Batch(
-        Observed(torch.randn(rows, 1, 4, generator=draw)),
+        ObservationTensors(torch.randn(rows, 1, 4, generator=draw)),
         torch.randn(rows, 4, 2, generator=draw),
         padded_BH,
     )
@@ -83,7 +84,7 @@ def test_the_divergence_is_that_of_normal_distributions():
     draw = torch.Generator().manual_seed(0)
     mean, log_variance = torch.randn(5, 3, generator=draw), torch.randn(5, 3, generator=draw)
     expected = kl_divergence(Normal(mean, (0.5 * log_variance).exp()), Normal(0.0, 1.0)).sum(-1)
-    assert torch.allclose(divergence(mean, log_variance), expected, atol=1e-6)
+    assert torch.allclose(gaussian_divergence(mean, log_variance), expected, atol=1e-6)
 
 
 def test_padded_actions_count_as_no_error():
@@ -223,7 +224,7 @@ def test_every_parameter_learns_but_the_one_that_does_not_matter():
         if name.endswith("bias"):
             nn.init.normal_(parameter, std=0.1)
     batch = Batch(
-        Observed(torch.randn(2, 1, 2), seen(2)),
+        ObservationTensors(torch.randn(2, 1, 2), seen(2)),
         torch.randn(2, 4, 2),
         torch.zeros(2, 4, dtype=torch.bool),
     )
@@ -246,7 +247,7 @@ def test_a_policy_without_an_observation_vector_acts_on_its_camera():
     chunk = module(torch.zeros(2, 1, 0), torch.zeros(2, 4, 2), {"camera": seen(2)["camera"]})
     assert chunk.shape == (2, 4, 2)
     batch = Batch(
-        Observed(torch.zeros(2, 1, 0), seen(2)),
+        ObservationTensors(torch.zeros(2, 1, 0), seen(2)),
         torch.zeros(2, 4, 2),
         torch.zeros(2, 4, dtype=torch.bool),
     )

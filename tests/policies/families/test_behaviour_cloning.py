@@ -12,12 +12,13 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 from policies.card import Shapes
 from policies.checkpoint import read_card, read_weights
 from policies.export.onnx import to_onnx
-from policies.families.behaviour_cloning import BehaviourCloningPolicy, Mixture, chosen_mode
+from policies.families.behaviour_cloning import BehaviourCloningPolicy, GaussianMixture, chosen_mode
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy, new_module
-from policies.policy import Batch, Observed
-from policies.policy_config import BehaviourCloningConfig, ImageEncoderConfig, PointEncoderConfig
+from policies.networks.config import ImageEncoderConfig, PointEncoderConfig
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import BehaviourCloningConfig
 from policies.training.config import TrainingConfig
 from policies.training.loop import rng
 from robots.errors import HandoffError
@@ -71,7 +72,7 @@ def last_layer(module: BehaviourCloningPolicy) -> nn.Linear:
 
 def a_batch(rows: int = 3) -> Batch:
     draw = torch.Generator().manual_seed(0)
-    observed = Observed(torch.randn(rows, 2, 4, generator=draw))
+    observed = ObservationTensors(torch.randn(rows, 2, 4, generator=draw))
     return Batch(
         observed, torch.randn(rows, 4, 2, generator=draw), torch.zeros(rows, 4, dtype=torch.bool)
     )
@@ -94,7 +95,7 @@ def test_the_likelihood_is_that_of_a_mixture_of_independent_gaussians():
     expected = MixtureSameFamily(
         Categorical(logits=log_weight), Independent(Normal(mean, deviation), 1)
     )
-    own = Mixture(mean, deviation, log_weight).log_likelihood(chunk)
+    own = GaussianMixture(mean, deviation, log_weight).log_likelihood(chunk)
     assert torch.allclose(own, expected.log_prob(chunk), rtol=1e-5)
 
 
@@ -211,7 +212,7 @@ def test_onnx_answers_as_torch_and_keeps_its_noise(head):
 def test_crops_are_drawn_from_the_update_alone():
     module = new_bc(SEEING, SEEN)
     batch = Batch(
-        Observed(torch.zeros(2, 2, 2), seen(2)),
+        ObservationTensors(torch.zeros(2, 2, 2), seen(2)),
         torch.randn(2, 4, 2),
         torch.zeros(2, 4, dtype=torch.bool),
     )

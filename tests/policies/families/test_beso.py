@@ -18,7 +18,7 @@ from policies.imitation.pretrain import pretrain
 from policies.load import load_policy, new_module
 from policies.networks.goal_transformer import GoalTransformer
 from policies.normalize import MomentStatistics
-from policies.policy import Batch, Observed
+from policies.policy import Batch, ObservationTensors
 from policies.policy_config import BesoConfig
 from policies.samplers.chain import ChainConfig, sample_chain
 from policies.training.config import TrainingConfig
@@ -67,7 +67,7 @@ def inputs(rows: int) -> tuple[Tensor, Tensor]:
 def batch(rows: int) -> Batch:
     observation, chunk = inputs(rows)
     return Batch(
-        Observed(observation, goal_BO=observation[:, 0]),
+        ObservationTensors(observation, goal_BO=observation[:, 0]),
         chunk,
         torch.zeros(rows, 4, dtype=torch.bool),
     )
@@ -79,7 +79,7 @@ def sampled(made: BesoPolicy, guidance: float, goal: Tensor | None = None) -> Te
     if goal is not None:
         observation = torch.cat([goal.expand(5, 2, 2), observation[..., 2:]], dim=-1)
     made.guidance = guidance
-    return made.sample(Observed(observation), noise)
+    return made.sample(ObservationTensors(observation), noise)
 
 
 def test_three_steps_start_at_the_greatest_of_besos_noise_levels() -> None:
@@ -93,8 +93,8 @@ def test_sampling_scales_the_noise_to_the_first_level() -> None:
     observation, noise = inputs(5)
     made.set_sampler_steps(1)
     # One step from the first level goes to 0, where nothing is left but the denoiser's answer.
-    answer = made.denoise(Observed(observation))(0.8 * noise, torch.full((5,), 0.8))
-    assert torch.allclose(made.sample(Observed(observation), noise), answer)
+    answer = made.denoise(ObservationTensors(observation))(0.8 * noise, torch.full((5,), 0.8))
+    assert torch.allclose(made.sample(ObservationTensors(observation), noise), answer)
 
 
 def test_without_guidance_the_goal_does_not_matter() -> None:
@@ -116,7 +116,7 @@ def test_guidance_of_one_is_the_conditional_network() -> None:
     sigma = torch.full((5,), 0.5)
     # EDM's table at sigma 0.5: skip 0.5, out 0.5 / sqrt 2, inner sqrt 2, noise log(0.5) / 4.
     raw = made.network(2**0.5 * noise, sigma.log() / 4, observation[:, 1, :2], observation[..., 2:])
-    answer = made.denoise(Observed(observation))(noise, sigma)
+    answer = made.denoise(ObservationTensors(observation))(noise, sigma)
     assert torch.allclose(answer, 0.5 * noise + 0.5**1.5 * raw, atol=1e-6)
 
 
@@ -125,7 +125,7 @@ def test_guidance_goes_beyond_the_conditional_network() -> None:
     observation, noise = inputs(5)
     answers = []
     for made.guidance in (0.0, 1.0, 1.5):
-        answers.append(made.denoise(Observed(observation))(noise, torch.full((5,), 0.5)))
+        answers.append(made.denoise(ObservationTensors(observation))(noise, torch.full((5,), 0.5)))
     without, conditional, guided = answers
     assert torch.allclose(guided, without + 1.5 * (conditional - without), atol=1e-6)
 
@@ -136,22 +136,22 @@ def test_a_commanded_goal_is_the_newest_one() -> None:
     older, newest = observation.clone(), observation.clone()
     older[:, 0, :2] += 1.0
     newest[:, 1, :2] += 1.0
-    before = made.sample(Observed(observation), noise)
-    assert torch.equal(made.sample(Observed(older), noise), before)
-    assert not torch.allclose(made.sample(Observed(newest), noise), before, atol=1e-2)
+    before = made.sample(ObservationTensors(observation), noise)
+    assert torch.equal(made.sample(ObservationTensors(older), noise), before)
+    assert not torch.allclose(made.sample(ObservationTensors(newest), noise), before, atol=1e-2)
 
 
 def test_of_a_future_state_only_the_goal_fields_count() -> None:
     made = policy(FUTURE)
     observation, noise = inputs(5)
     goal = torch.zeros(5, 4)
-    before = made.sample(Observed(observation, goal_BO=goal), noise)
+    before = made.sample(ObservationTensors(observation, goal_BO=goal), noise)
     ignored, heeded = goal.clone(), goal.clone()
     ignored[:, :2] += 1.0
     heeded[:, 2:] += 1.0
-    assert torch.equal(made.sample(Observed(observation, goal_BO=ignored), noise), before)
+    assert torch.equal(made.sample(ObservationTensors(observation, goal_BO=ignored), noise), before)
     assert not torch.allclose(
-        made.sample(Observed(observation, goal_BO=heeded), noise), before, atol=1e-2
+        made.sample(ObservationTensors(observation, goal_BO=heeded), noise), before, atol=1e-2
     )
 
 
@@ -159,12 +159,12 @@ def test_with_a_future_goal_all_fields_are_seen() -> None:
     made = policy(FUTURE)
     observation, noise = inputs(5)
     goal = torch.zeros(5, 4)
-    before = made.sample(Observed(observation, goal_BO=goal), noise)
+    before = made.sample(ObservationTensors(observation, goal_BO=goal), noise)
     for entry in range(4):
         changed = observation.clone()
         changed[..., entry] += 1.0
         assert not torch.allclose(
-            made.sample(Observed(changed, goal_BO=goal), noise), before, atol=1e-3
+            made.sample(ObservationTensors(changed, goal_BO=goal), noise), before, atol=1e-3
         )
 
 
@@ -175,7 +175,7 @@ def test_a_goal_in_physical_units_is_normalised_as_observations_are() -> None:
     observation, noise = inputs(5)
     normal = made.normalize_observation(observation)
     expected = made.normalize_action.inverse(
-        made.sample(Observed(normal, goal_BO=normal[:, 0]), noise)
+        made.sample(ObservationTensors(normal, goal_BO=normal[:, 0]), noise)
     )
     found = made(observation, noise, goal_BO=observation[:, 0])
     assert torch.allclose(found, expected + observation[:, -1:, 2:], atol=1e-6)
@@ -298,15 +298,25 @@ def test_ancestral_steps_are_there_for_reinforcement_learning() -> None:
     step_noise = torch.randn(3, 5, 4, 2, generator=torch.Generator().manual_seed(2))
     grid = made.grid(1.0)
     chain = sample_chain(
-        made.denoise(Observed(observation)), grid.start * noise, step_noise, grid, ChainConfig()
+        made.denoise(ObservationTensors(observation)),
+        grid.start * noise,
+        step_noise,
+        grid,
+        ChainConfig(),
     )
     assert (chain.std_KB[:, 0] > 0).tolist() == [True, True, False]
     still = made.grid(0.0)
     walked = sample_chain(
-        made.denoise(Observed(observation)), still.start * noise, step_noise, still, ChainConfig()
+        made.denoise(ObservationTensors(observation)),
+        still.start * noise,
+        step_noise,
+        still,
+        ChainConfig(),
     )
     assert torch.allclose(
-        walked.clean_BHA.clamp(-3.0, 3.0), made.sample(Observed(observation), noise), atol=1e-6
+        walked.clean_BHA.clamp(-3.0, 3.0),
+        made.sample(ObservationTensors(observation), noise),
+        atol=1e-6,
     )
     assert not torch.allclose(chain.clean_BHA, walked.clean_BHA, atol=1e-2)
 

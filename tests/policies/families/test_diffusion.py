@@ -9,7 +9,7 @@ from policies.card import Shapes
 from policies.checkpoint import save_policy
 from policies.families.diffusion import DiffusionPolicy
 from policies.load import load_module, load_policy
-from policies.policy import Observed
+from policies.policy import ObservationTensors
 from policies.policy_config import DiffusionPolicyConfig
 from robots.errors import HandoffError
 from tests.policies.conftest import TINY
@@ -69,7 +69,7 @@ def test_chunk_moves_along_with_the_agent_it_is_relative_to(saved: Path):
     module, _ = load_module(saved)
     observation, noise = (torch.from_numpy(part) for part in inputs(5))
     chunk = module.normalize_action.inverse(
-        module.sample(Observed(module.normalize_observation(observation)), noise)
+        module.sample(ObservationTensors(module.normalize_observation(observation)), noise)
     )
     assert torch.allclose(module(observation, noise), chunk + observation[:, -1:, 2:], atol=1e-7)
 

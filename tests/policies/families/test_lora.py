@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from policies.families.lora import adapters, add_adapters, merge_adapters
-from policies.policy_config import LoraConfig
+from policies.networks.config import LoraConfig
 from robots.errors import HandoffError
 
 CONFIG = LoraConfig(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))

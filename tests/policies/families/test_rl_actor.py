@@ -4,6 +4,7 @@ ONNX."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,7 @@ def test_a_saved_actor_answers_as_its_learner(tmp_path: Path, hand: bool, layer_
         assert len(set(expected[:, 2])) > 1, (
             "a critic that always commands the same would prove little"
         )
-        expected = CommandedHand(3).to_world(expected, {"width_target": seen[:, 6:]})
+        expected = CommandedHand(3, 0.08).to_world(expected, {"width_target": seen[:, 6:]})
     assert np.abs(answer - expected).max() < 1e-5
 
 
@@ -109,3 +110,20 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     card, _ = card_of(new_learner(True))
     with pytest.raises(HandoffError, match="another network"):
         save_actor(tmp_path, card, card_of(new_learner(False))[1])
+
+
+def test_to_hold_is_the_entry_of_the_grippers_own_stroke(tmp_path: Path) -> None:
+    card, parameters = card_of(new_learner(True))
+    assert isinstance(card.model, LearnedActorConfig)
+    wide = replace(card, model=replace(card.model, gripper_width_max=0.16))
+    seen, answers = observations(), []
+    for number, one in enumerate((card, wide)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        save_actor(folder, one, parameters)
+        noise = np.zeros((40, 1, 3), np.float32)
+        answers.append(load_policy(folder)(seen[:, None], noise)[:, 0, 2])
+    held = np.abs(answers[0]) < 1.0 - 1e-6
+    assert held.any(), "a critic that never holds would prove nothing"
+    np.testing.assert_allclose(answers[0][held], 2.0 * seen[held, 6] / 0.08 - 1.0, atol=1e-5)
+    np.testing.assert_allclose(answers[1][held], 2.0 * seen[held, 6] / 0.16 - 1.0, atol=1e-5)

@@ -14,8 +14,9 @@ from policies.families.token_vla import TokenVlaPolicy
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_policy, new_module
-from policies.policy import Batch, Observed
-from policies.policy_config import BackboneConfig, LoraConfig, TokenVlaConfig
+from policies.networks.config import BackboneConfig, LoraConfig
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import TokenVlaConfig
 from policies.training.config import TrainingConfig
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
@@ -64,20 +65,22 @@ def untrained(config: TokenVlaConfig) -> TokenVlaPolicy:
     return module.eval().requires_grad_(False)
 
 
-def seen(rows: int, cameras: int = 1, instructions: tuple[str, ...] = INSTRUCTIONS) -> Observed:
+def seen(
+    rows: int, cameras: int = 1, instructions: tuple[str, ...] = INSTRUCTIONS
+) -> ObservationTensors:
     """Rows that differ in state, pictures and, in turn, instructions."""
     rng = np.random.default_rng(0)
     vector = torch.from_numpy(rng.uniform(-1, 1, (rows, 1, 2)).astype(np.float32))
     pictures = torch.from_numpy(rng.integers(0, 256, (cameras, rows, 1, *PICTURE), dtype=np.uint8))
     words = tuple(instructions[row % len(instructions)] for row in range(rows))
-    return Observed(vector, dict(zip(CAMERAS, pictures, strict=False)), words)
+    return ObservationTensors(vector, dict(zip(CAMERAS, pictures, strict=False)), words)
 
 
-def same(rows: int) -> Observed:
+def same(rows: int) -> ObservationTensors:
     """The same row again and again."""
     one = seen(1)
     sensors = {name: picture.expand(rows, -1, -1, -1, -1) for name, picture in one.sensors.items()}
-    return Observed(one.vector_BTO.expand(rows, -1, -1), sensors, one.instructions * rows)
+    return ObservationTensors(one.vector_BTO.expand(rows, -1, -1), sensors, one.instructions * rows)
 
 
 def noise(rows: int, seed: int = 0) -> Tensor:
@@ -197,7 +200,7 @@ def test_padding_of_a_shorter_instruction_does_not_change_the_answer(backbone: P
         2, instructions=("open the drawer", "push the blue block to the right and open the drawer")
     )
     tokens = module.act(short, noise(2)).tokens_BHA
-    alone = Observed(
+    alone = ObservationTensors(
         short.vector_BTO[:1],
         {name: part[:1] for name, part in short.sensors.items()},
         short.instructions[:1],

@@ -16,9 +16,10 @@ from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_module, load_policy
 from policies.networks.action_expert import time_embedding
+from policies.networks.config import BackboneConfig, LoraConfig
 from policies.networks.vlm import Prefix, prefix_mask, rotated
-from policies.policy import Batch, Observed
-from policies.policy_config import BackboneConfig, LoraConfig, VlaConfig
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import VlaConfig
 from policies.training.config import TrainingConfig
 from robots.errors import HandoffError
 from robots.interfaces import PolicyInput, no_progress
@@ -51,12 +52,12 @@ def policy(folder: Path, cameras: int = 1, **options: Any) -> VlaPolicy:
 
 def observed(
     rows: int, cameras: int = 1, words: str = "open the drawer", seed: int = 0
-) -> Observed:
+) -> ObservationTensors:
     draw = torch.Generator().manual_seed(seed)
     names = [f"camera{number}" for number in range(cameras)]
     shape = (rows, 1, *SIZE, 3)
     seen = {name: torch.randint(0, 256, shape, dtype=torch.uint8, generator=draw) for name in names}
-    return Observed(torch.randn(rows, 1, 3, generator=draw), seen, (words,) * rows)
+    return ObservationTensors(torch.randn(rows, 1, 3, generator=draw), seen, (words,) * rows)
 
 
 def noise(rows: int, seed: int = 0) -> Tensor:
@@ -170,7 +171,7 @@ def test_the_same_observation_words_and_noise_give_the_same_chunk(folder: Path):
 def test_a_row_does_not_depend_on_longer_instructions_beside_it(folder: Path):
     module, seen = policy(folder).eval(), observed(2)
     both = seen._replace(instructions=("go", "lift the cup and put it on the plate"))
-    alone = Observed(
+    alone = ObservationTensors(
         seen.vector_BTO[:1], {name: part[:1] for name, part in seen.sensors.items()}, ("go",)
     )
     with torch.no_grad():

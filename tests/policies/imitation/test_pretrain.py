@@ -12,7 +12,7 @@ from policies.data.demonstrations import read_demonstrations
 from policies.imitation.config import PretrainConfig
 from policies.imitation.pretrain import pretrain
 from policies.load import load_policy
-from policies.policy_config import NetworkConfig, TransformerConfig, UnetConfig
+from policies.networks.config import NetworkConfig, TransformerConfig, UnetConfig
 from policies.training.config import TrainingConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError

@@ -17,11 +17,11 @@ from policies.rewards.success_classifier import (
     CARD,
     WEIGHTS,
     SuccessClassifier,
+    classifier_to_onnx,
     digest_weights,
     load_classifier,
     probabilities,
-    shifted,
-    to_onnx,
+    shifted_pictures,
     to_tensors,
 )
 from policies.rewards.train_success_classifier import (
@@ -187,7 +187,7 @@ def test_one_class_alone_is_refused(lamps: LabelledSteps):
 def test_a_shift_repeats_the_edge():
     picture = np.arange(12, dtype=np.uint8).reshape(1, 4, 1, 3).repeat(5, axis=2)
     draws = np.random.default_rng(0)
-    rows = {tuple(shifted(picture, 1, draws)[0, :, 0, 0].tolist()) for _ in range(50)}
+    rows = {tuple(shifted_pictures(picture, 1, draws)[0, :, 0, 0].tolist()) for _ in range(50)}
     assert rows == {(0, 3, 6, 9), (0, 0, 3, 6), (3, 6, 9, 9)}
 
 
@@ -236,7 +236,7 @@ def test_a_killed_training_ends_with_the_very_weights_it_would_have_had(
 
 def test_onnx_answers_as_torch(trained: Path, lamps: LabelledSteps):
     classifier, card = load_classifier(trained)
-    model = to_onnx(classifier, card)
+    model = classifier_to_onnx(classifier, card)
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )

@@ -14,7 +14,8 @@ from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.config import IqlConfig
 from policies.rl.offline.iql import Iql
 from policies.rl.offline.train import OfflineConfig, fit_features, learn_offline
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.trajectory_weighting import (
     TrajectoryWeightingConfig,
     trajectory_probability,

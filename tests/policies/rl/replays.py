@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from robots.wire.steps import Steps, plain_steps
 from tests.policies.rl.slow_replay import SlowReplay
 

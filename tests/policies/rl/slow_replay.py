@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from policies.rl.replay.buffer import ReplayConfig
+from policies.rl.replay.config import ReplayConfig
 from robots.wire.steps import Steps, plain_steps
 
 Row = dict[str, Any]

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from policies.rl.hil.learner import STATE
-from real.hil.actor import Acted, Actor
+from real.hil.actor import Actor, ActorStep
 from real.hil.journal import Journal
-from real.hil.learner_client import Link
+from real.hil.learner_client import LearnerClient
 from tests.beds.point_reach import PointReach
 from tests.beds.vec_env import BedActions, BedEnv, ExpertOperator
 from tests.policies.rl.training import (
@@ -77,11 +77,11 @@ def test_a_killed_learner_loses_and_doubles_nothing_and_the_actor_never_waits_fo
 ) -> None:
     folder, port = tmp_path / "learner", free_port()
     learner = LearnerProcess(folder, port)
-    acted: list[Acted] = []
+    acted: list[ActorStep] = []
     env = BedEnv(PointReach)
     with (
         Journal(tmp_path / "journal") as journal,
-        Link(journal, link_config(port), TOKEN, tmp_path) as link,
+        LearnerClient(journal, link_config(port), TOKEN, tmp_path) as link,
     ):
         actor = Actor(
             env,

@@ -29,7 +29,8 @@ import numpy as np
 import pytest
 
 from policies.imitation.config import PretrainConfig
-from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
 from policies.rewards.config import ClassifierConfig, TrainSuccessConfig
 from policies.rl.finetuning.config import DppoPracticeConfig, FinetuneConfig
 from policies.rl.offline.config import RL100_CHAIN

@@ -25,8 +25,9 @@ from torch.nn.functional import mse_loss
 
 from policies.card import Shapes
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy import Batch, Observed
-from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig, PpoConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
 from policies.rl.on_policy.gaussian_actor import GaussianActor
@@ -110,7 +111,9 @@ def imitating(seed: int, updates: int = 2000) -> DiffusionPolicy:
     for _ in range(updates):
         rows = torch.from_numpy(draw.integers(0, len(seen), 256))
         batch = Batch(
-            Observed(seen[rows]), action[rows, None], torch.zeros(256, 1, dtype=torch.bool)
+            ObservationTensors(seen[rows]),
+            action[rows, None],
+            torch.zeros(256, 1, dtype=torch.bool),
         )
         optimizer.zero_grad()
         policy.loss(batch, draw).backward()
@@ -138,7 +141,9 @@ def practised(
     curve = []
     for _ in range(rollouts_made):
         rollout = collector.rollout(DECISIONS)
-        curve.append(float(np.mean(collector.tally.solved[-WORLDS:] or [0.0])))
+        collector.statistics.flush()
+        newest = collector.statistics.ended[-WORLDS:]
+        curve.append(float(np.mean([one.success for one in newest] or [0.0])))
         learner.update(rollout)
     return curve
 

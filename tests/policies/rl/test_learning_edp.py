@@ -26,7 +26,8 @@ from policies.rl.generative.config import EdpConfig
 from policies.rl.generative.edp import Edp
 from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.train import OfflineConfig, fit_features, learn_offline
-from policies.rl.replay.buffer import Replay, ReplayConfig, sizes_of
+from policies.rl.replay.buffer import Replay, sizes_of
+from policies.rl.replay.config import ReplayConfig
 from tests.beds.bed import rollouts
 from tests.beds.bimodal_reach import BimodalReach, detours, passed_above
 from tests.beds.race import better, race

@@ -30,9 +30,10 @@ import torch
 from policies.rl.generative.config import BehaviourConfig, ExpoConfig
 from policies.rl.generative.expo import Expo
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import SacConfig
-from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, Progressed, learn
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.off_policy.config import OnlineConfig, SacConfig
+from policies.rl.off_policy.online import Batches, Learner, Progressed, learn_online
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
 from tests.beds.bed import rollouts
@@ -94,7 +95,7 @@ def score(seed: int, config: ExpoConfig) -> float:
         if progressed.steps % EVERY == 0:
             returns.append(mean_return(Pendulum(20, seed=77), expo.act, 20))
 
-    learn(expo, Batches(ONLINE, replay, offline), collect, ONLINE, STEPS, seed, watch)
+    learn_online(expo, Batches(ONLINE, replay, offline), collect, ONLINE, STEPS, seed, watch)
     return float(np.mean(returns))
 
 

@@ -30,10 +30,12 @@ import numpy as np
 import pytest
 
 from policies.rl.networks.config import MlpSizes
+from policies.rl.off_policy.config import OnlineConfig
 from policies.rl.off_policy.fast_td3 import FastTd3
 from policies.rl.off_policy.fast_td3_config import FastTd3Config, MixedNoiseConfig
-from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.off_policy.online import Batches, Learner, learn_online
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
 from tests.beds.bed import success_rate
@@ -85,7 +87,7 @@ def practised(seed: int, noise: MixedNoiseConfig, told: bool, ends: Path) -> flo
         batch_size=256, demo_share=0.0, updates_per_step=2.0 / WORLDS, training_starts=10 * WORLDS
     )
     replay = Replay(ReplayConfig(capacity=COLLECTIONS * WORLDS, discount=DISCOUNT), 2, 2)
-    learn(learner, Batches(online, replay), collect, online, COLLECTIONS * WORLDS, seed)
+    learn_online(learner, Batches(online, replay), collect, online, COLLECTIONS * WORLDS, seed)
     rate = success_rate(HazardReach(50, 2000 + seed), learner.act, 100)
     (ends / f"{noise.spread}-{noise.low}-{noise.high}-{told}-{seed}").write_text(str(rate))
     return solved / bed.finished
@@ -169,7 +171,7 @@ def swung(
         training_starts=10 * WORLDS,
     )
     replay = Replay(ReplayConfig(capacity=collections * WORLDS, discount=0.98), 3, 1)
-    learn(learner, Batches(online, replay), collect, online, collections * WORLDS, seed)
+    learn_online(learner, Batches(online, replay), collect, online, collections * WORLDS, seed)
     return mean_return(Pendulum(100, 1000 + seed), learner.act, 100)
 
 

@@ -55,9 +55,11 @@ def practised(seed: int, start: str, drop_alike: bool, rate: float = 5e-4) -> Pr
     practice = VlaPractice(config, policy, worlds(policy, WORLDS), seed=seed)
     success, kept = [], []
     for _ in range(ROLLOUTS):
-        ended = len(practice.tally.solved)
+        before = len(practice.statistics.ended)
         kept.append(practice.rollout(DECISIONS)["kept"])
-        success.append(float(np.mean(practice.tally.solved[ended:])))
+        practice.statistics.flush()
+        ended = practice.statistics.ended[before:]
+        success.append(float(np.mean([one.success for one in ended])))
     return Practised(
         *(
             round(part, 3)

@@ -19,11 +19,12 @@ import numpy as np
 import pytest
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.config import OnlineConfig, SacConfig
 from policies.rl.off_policy.gsde import GsdeSac
-from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
+from policies.rl.off_policy.online import Batches, Learner, learn_online
 from policies.rl.off_policy.sac import Sac
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
 from tests.beds.pendulum import Pendulum, mean_return
@@ -64,7 +65,7 @@ def swung(seed: int, gsde: int, shakes: Path) -> float:
 
     online = OnlineConfig(batch_size=128, demo_share=0.0, training_starts=200)
     replay = Replay(ReplayConfig(capacity=STEPS, discount=0.98), 3, 1)
-    learn(learner, Batches(online, replay), collect, online, STEPS, seed)
+    learn_online(learner, Batches(online, replay), collect, online, STEPS, seed)
     changes = np.abs(np.diff(actions))[~np.array(first)[1:]]
     (shakes / f"{gsde}-{seed}").write_text(str(changes.mean()))
     return mean_return(Pendulum(100, 1000 + seed), learner.act, 100)

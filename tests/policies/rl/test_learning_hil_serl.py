@@ -17,19 +17,22 @@ Unlike the released code: networks of 64 units, batch 128, ten worlds side by si
 three steps instead of one, and the policy acts with a running mean of its weights.
 """
 
+from collections import Counter
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from policies.rl.hil.episode_log import EpisodeLog
+from policies.rl.collection.episode_statistics import EpisodeStatistics
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import GripperConfig, SacConfig
-from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
+from policies.rl.off_policy.config import GripperConfig, OnlineConfig, SacConfig
+from policies.rl.off_policy.online import Batches, Learner, learn_online
 from policies.rl.off_policy.sac import Sac
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
+from robots.wire.learner import RECENT_EPISODES
 from robots.wire.steps import Steps
 from tests.beds.bed import demonstrations, success_rate
 from tests.beds.person import Person, PersonConfig, collector
@@ -86,30 +89,38 @@ def trained(seed: int, demos: int, person: bool, penalty: float = -0.02) -> Trai
     replay, shown = Replay(buffer, 7, 3), Replay(buffer, 7, 3)
     for steps in demonstrations(PointReach(1, 1000 + seed), demos):
         shown.append(steps)
-    bed, log = PointReach(WORLDS, seed), EpisodeLog()
+    bed, statistics = PointReach(WORLDS, seed), EpisodeStatistics(keep=RECENT_EPISODES)
+    toggles: Counter[int] = Counter()
+    ended: list[int] = []
     act = collector(bed, Person(bed, PERSON, seed) if person else None)
 
     def collect(one: Learner, draw: np.random.Generator) -> Steps:
         steps = act(one, draw)
-        log.add(steps)
+        statistics.add_steps(steps)
+        toggles.update(steps.episode[steps.toggle].tolist())
+        ended.extend(steps.episode[steps.terminated | steps.truncated].tolist())
         return steps
 
-    learn(learner, Batches(ONLINE, replay, shown), collect, ONLINE, STEPS, seed)
+    learn_online(learner, Batches(ONLINE, replay, shown), collect, ONLINE, STEPS, seed)
     success = success_rate(PointReach(50, 2000 + seed), learner.act, 100)
     return Trained(
-        success, log.intervention_rate(), float(np.mean([record.toggles for record in log.ended]))
+        success,
+        statistics.intervention_rate(),
+        float(np.mean([toggles[episode] for episode in ended])),
     )
 
 
 def help_of_the_untrained(seed: int) -> float:
     """Share of steps in which the person of a run's end acts, the policy being untrained."""
-    bed, learner, log = PointReach(WORLDS, seed), new_learner(seed), EpisodeLog()
+    bed, learner = PointReach(WORLDS, seed), new_learner(seed)
+    statistics = EpisodeStatistics(keep=RECENT_EPISODES)
     person = Person(bed, PERSON, seed)
     person.made = STEPS
     collect = collector(bed, person)
-    while len(log.ended) < 20:
-        log.add(collect(learner, np.random.default_rng([seed, len(log.ended), int(bed.steps[0])])))
-    return log.intervention_rate()
+    while statistics.episodes < RECENT_EPISODES:
+        draw = np.random.default_rng([seed, statistics.episodes, int(bed.steps[0])])
+        statistics.add_steps(collect(learner, draw))
+    return statistics.intervention_rate()
 
 
 def test_a_person_and_demonstrations_teach_what_neither_alone_does() -> None:

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import SacConfig
+from policies.rl.off_policy.config import OnlineConfig, SacConfig
 from policies.rl.off_policy.jsrl import GuideSchedule, JsrlConfig
-from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, Progressed, learn
+from policies.rl.off_policy.online import Batches, Learner, Progressed, learn_online
 from policies.rl.off_policy.sac import Sac
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
 from tests.beds.bed import success_rate
@@ -33,9 +34,10 @@ SKILL = 0.45
 """Solves about 40 %."""
 EPISODES = 200
 NETWORK = MlpSizes(hidden=(64, 64), activation="relu")
-JSRL = JsrlConfig(max_horizon=30, tolerance=0.2, evaluate_every=250)
-"""30 steps are about an episode that arrives. Reduced: evaluations after every 250 steps, not
-1,000. The tolerance is about the noise of an evaluation."""
+JSRL = JsrlConfig(max_horizon=30, tolerance=0.2)
+"""30 steps are about an episode that arrives. The tolerance is about the noise of an evaluation."""
+EVALUATE_EVERY = 250
+"""Steps of the environment between evaluations; JSRL takes 1,000."""
 
 
 def learned(seed: int, config: JsrlConfig) -> float:
@@ -63,12 +65,12 @@ def learned(seed: int, config: JsrlConfig) -> float:
         return steps._replace(reward=steps.reward - 1.0)
 
     def watch(progress: Progressed, metrics: dict[str, object]) -> None:
-        if config.max_horizon and progress.steps % config.evaluate_every == 0:
+        if config.max_horizon and progress.steps % EVALUATE_EVERY == 0:
             schedule.evaluated(together(learner, schedule, progress.steps))
 
     online = OnlineConfig(batch_size=128, demo_share=0.0, training_starts=200)
     replay = Replay(ReplayConfig(capacity=STEPS), 2, 2)
-    learn(learner, Batches(online, replay), collect, online, STEPS, seed, watch)
+    learn_online(learner, Batches(online, replay), collect, online, STEPS, seed, watch)
     return success_rate(PointMaze(50, 2000 + seed), learner.act, EPISODES)
 
 

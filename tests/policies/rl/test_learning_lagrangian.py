@@ -76,13 +76,15 @@ def practised(seed: int, limit: float) -> Practised:
     )
     collector = practice(bed, actor, critic, see, config.discount, seed, cost=bed.cost)
     learner = OnPolicyLearner(config, actor, critic, seed)
-    tally = collector.tally
+    statistics = collector.statistics
     for _ in range(ROLLOUTS):
-        ended = len(tally.costs)
+        before = len(statistics.ended)
         rollout = collector.rollout(STEPS)
-        learner.update(rollout, episode_cost=float(np.mean(tally.costs[ended:])))
-    means = (float(np.mean(part[-LAST:])) for part in (tally.returns, tally.costs, tally.solved))
-    return Practised(*means)
+        statistics.flush()
+        costs = [one.cost for one in statistics.ended[before:]]
+        learner.update(rollout, episode_cost=float(np.mean(costs)))
+    last = [(one.total_reward, one.cost, one.success) for one in statistics.ended[-LAST:]]
+    return Practised(*np.mean(last, axis=0).tolist())
 
 
 @pytest.fixture(scope="module")

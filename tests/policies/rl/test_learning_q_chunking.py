@@ -27,8 +27,10 @@ from policies.rl.generative.config import BehaviourConfig, QChunkingConfig
 from policies.rl.generative.open_loop import OpenLoop
 from policies.rl.generative.q_chunking import QChunking
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.off_policy.config import OnlineConfig
+from policies.rl.off_policy.online import Batches, Learner, learn_online
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
 from tests.beds.bed import Outcome, rollouts, success_rate
@@ -110,7 +112,7 @@ def steps_to_80_percent(seed: int, horizon: int) -> float:
     collect, begin = Executed(PointMaze(WORLDS, seed), qc), None
     for made in range(0, STEPS + 1, EVERY):
         if made:
-            begin = learn(qc, batches, collect, ONLINE, made, seed, begin=begin)
+            begin = learn_online(qc, batches, collect, ONLINE, made, seed, begin=begin)
         if success(qc) >= 0.8:
             return -float(made)
     return -float(STEPS + EVERY)

@@ -34,11 +34,12 @@ from policies.card import Shapes
 from policies.distillation.config import OneStepConfig
 from policies.distillation.online_student import OneStepStudent
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy import Batch, Observed
-from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.config import RL100_CHAIN, DynamicsConfig, IqlConfig, OfflinePpoConfig
-from policies.rl.offline.dynamics_ensemble import Decisions, DynamicsEnsemble, joined
+from policies.rl.offline.dynamics_ensemble import Decisions, DynamicsEnsemble
 from policies.rl.offline.iql import InSampleCritics
 from policies.rl.offline.offline_ppo import Judgement, OfflinePpo, fit_critics
 from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig, PpoConfig
@@ -127,7 +128,7 @@ def acting(policy: DiffusionPolicy, seed: int) -> Act:
     @torch.no_grad()
     def act(observation: np.ndarray) -> np.ndarray:
         noise = torch.randn(len(observation), 1, 3, generator=generator)
-        return policy.sample(Observed(see(observation)), noise).reshape(-1, 3).numpy()
+        return policy.sample(ObservationTensors(see(observation)), noise).reshape(-1, 3).numpy()
 
     return act
 
@@ -178,7 +179,9 @@ def imitating(data: Decisions, seed: int, updates: int = 3000) -> DiffusionPolic
     draw, free_BH = np.random.default_rng([seed, 1]), torch.zeros(256, 1, dtype=torch.bool)
     for _ in range(updates):
         rows = torch.from_numpy(draw.integers(0, len(data.reward_R), 256))
-        batch = Batch(Observed(data.seen_RF[rows, None]), data.done_RD[rows, None], free_BH)
+        batch = Batch(
+            ObservationTensors(data.seen_RF[rows, None]), data.done_RD[rows, None], free_BH
+        )
         optimizer.zero_grad()
         policy.loss(batch, draw).backward()
         optimizer.step()
@@ -220,6 +223,11 @@ def worst(judges: Judges, policy: DiffusionPolicy, config: OfflinePpoConfig, see
     learned = deepcopy(policy)
     judges.improve(learned, config, seed, watch)
     return min(found)
+
+
+def joined(parts: list[Decisions]) -> Decisions:
+    """The rows of all parts, one after another."""
+    return Decisions(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 def iterated(

@@ -24,14 +24,15 @@ import pytest
 
 from policies.rl.hil.config import HgDaggerConfig
 from policies.rl.hil.hg_dagger import HgDagger
-from policies.rl.hil.rlif import InterventionReward, RlifReplay, joined
+from policies.rl.hil.rlif import InterventionReward, RlifReplay
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import SacConfig
-from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
+from policies.rl.off_policy.config import OnlineConfig, SacConfig
+from policies.rl.off_policy.online import Batches, Learner, learn_online
 from policies.rl.off_policy.sac import Sac
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
-from robots.wire.steps import Steps, chosen
+from robots.wire.steps import Steps, chosen, joined
 from tests.beds.bed import rollouts, success_rate
 from tests.beds.person import Person, PersonConfig, collector, expert_with
 from tests.beds.point_maze import PointMaze
@@ -66,7 +67,7 @@ class Shuffled(RlifReplay):
         known = self._known(steps)
         for row in range(known.rows):
             one, episode = chosen(known, np.array([row])), int(known.episode[row])
-            whole = joined(self._running.pop(episode), one) if episode in self._running else one
+            whole = joined([self._running.pop(episode), one]) if episode in self._running else one
             if one.terminated[0] or one.truncated[0]:
                 Replay.append(self, whole._replace(reward=self._draw.permutation(whole.reward)))
             else:
@@ -81,7 +82,7 @@ def shown(seed: int) -> list[Steps]:
 def run(learner: Learner, batches: Batches, config: OnlineConfig, seed: int) -> float:
     bed = PointMaze(1, seed)
     person = Person(bed, WATCHES, seed, expert_with(bed, SKILL, seed))
-    learn(learner, batches, collector(bed, person), config, STEPS, seed)
+    learn_online(learner, batches, collector(bed, person), config, STEPS, seed)
     return success_rate(PointMaze(50, 2000 + seed), learner.act, EPISODES)
 
 

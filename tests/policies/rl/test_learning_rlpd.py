@@ -23,11 +23,12 @@ import pytest
 import torch
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import SacConfig
-from policies.rl.off_policy.online import Batches, OnlineConfig, learn
+from policies.rl.off_policy.config import OnlineConfig, SacConfig
+from policies.rl.off_policy.online import Batches, learn_online
 from policies.rl.off_policy.sac import Sac
-from policies.rl.replay.buffer import Replay, ReplayConfig
-from policies.rl.replay.transitions import Seen, Sizes
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
+from policies.rl.replay.transitions import Observations, Sizes
 from tests.beds.bed import demonstrations, success_rate
 from tests.beds.person import collector
 from tests.beds.point_maze import PointMaze
@@ -75,7 +76,7 @@ def success(seed: int, demos: int) -> float:
     learner = new_learner(seed, layer_norm=True)
     replay = Replay(ReplayConfig(capacity=STEPS, discount=DISCOUNT), 2, 2)
     batches = Batches(ONLINE, replay, shown(seed, demos))
-    learn(learner, batches, collector(PointMaze(WORLDS, seed)), ONLINE, STEPS, seed)
+    learn_online(learner, batches, collector(PointMaze(WORLDS, seed)), ONLINE, STEPS, seed)
     return success_rate(PointMaze(50, 2000 + seed), learner.act, 100)
 
 
@@ -93,7 +94,7 @@ def largest_value(learner: Sac) -> float:
     """Largest value that the critics give, on average, to 21 x 21 places and 9 actions."""
     place = torch.cartesian_prod(*[torch.linspace(0.0, 1.0, 21)] * 2)
     action = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0])] * 2)
-    features = learner.features(Seen(place)).repeat_interleave(len(action), 0)
+    features = learner.features(Observations(place)).repeat_interleave(len(action), 0)
     value = learner.networks.critic(torch.cat([features, action.repeat(len(place), 1)], dim=1))[
         ..., 0
     ]

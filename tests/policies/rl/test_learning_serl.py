@@ -19,11 +19,12 @@ import pytest
 import torch
 
 from policies.rl.networks.config import EncoderConfig, MlpSizes
-from policies.rl.off_policy.config import SacConfig
-from policies.rl.off_policy.online import Batches, Learner, OnlineConfig, learn
+from policies.rl.off_policy.config import OnlineConfig, SacConfig
+from policies.rl.off_policy.online import Batches, Learner, learn_online
 from policies.rl.off_policy.sac import Sac
-from policies.rl.replay.buffer import Replay, ReplayConfig
-from policies.rl.replay.transitions import Seen, Sizes
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
+from policies.rl.replay.transitions import Observations, Sizes
 from robots.wire.steps import Steps
 from tests.beds.bed import Act, demonstrations, success_rate
 from tests.beds.picture_reach import CAMERA, PictureReach, photographed, picture
@@ -56,7 +57,7 @@ def looking(learner: Sac, goal_shown: bool, draw: np.random.Generator | None = N
     def act(observation_N4: np.ndarray) -> np.ndarray:
         shown = torch.from_numpy(picture(observation_N4, goal_shown))
         return learner.act_on(
-            Seen(torch.from_numpy(observation_N4[:, :2]), {CAMERA[0]: shown}), draw
+            Observations(torch.from_numpy(observation_N4[:, :2]), {CAMERA[0]: shown}), draw
         )
 
     return act
@@ -78,7 +79,7 @@ def success(seed: int, goal_shown: bool) -> float:
         steps, _ = bed.transition(looking(learner, goal_shown, draw)(bed.observe()))
         return photographed(steps, goal_shown)
 
-    learn(learner, Batches(ONLINE, empty(), demos), collect, ONLINE, STEPS, seed)
+    learn_online(learner, Batches(ONLINE, empty(), demos), collect, ONLINE, STEPS, seed)
     return success_rate(PictureReach(50, 2000 + seed), looking(learner, goal_shown), 100)
 
 

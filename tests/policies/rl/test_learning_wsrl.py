@@ -26,12 +26,13 @@ import numpy as np
 import pytest
 import torch
 
-from policies.rl.off_policy.online import Batches, Learner, Progressed, learn
+from policies.rl.off_policy.online import Batches, Learner, Progressed, learn_online
 from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.wsrl import warm_started, wsrl_online, wsrl_sac
 from policies.rl.offline.calql import CalQl
 from policies.rl.offline.config import CalQlConfig
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
 from tests.beds.bed import success_rate
@@ -119,7 +120,7 @@ def dip(seed: int, warm_up: int) -> float:
 
     config = replace(wsrl_online(warm_up), batch_size=BATCH)
     replay = Replay(ReplayConfig(capacity=10_000, discount=DISCOUNT), 2, 2)
-    learn(online, Batches(config, replay), collect, config, warm_up + ONLINE, seed, watch)
+    learn_online(online, Batches(config, replay), collect, config, warm_up + ONLINE, seed, watch)
     return before - min(worst)
 
 

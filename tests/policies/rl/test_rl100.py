@@ -14,7 +14,7 @@ from policies.distillation.online_student import OneStepStudent
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.collection.reward_shaping import PracticeReward
 from policies.rl.finetuning.config import RL100PracticeConfig
-from policies.rl.finetuning.offline_dataset import Recorded, demonstrated
+from policies.rl.finetuning.offline_dataset import RecordedDecisions, demonstrated
 from policies.rl.finetuning.rl100 import RL100Practice, _own
 from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.config import RL100_CHAIN, DynamicsConfig, IqlConfig, OfflinePpoConfig
@@ -77,7 +77,7 @@ def demos(tmp_path: Path) -> Path:
     return write_counted(tmp_path / "demos", episodes=8)
 
 
-def shown(demos: Path, pays: PracticeReward = FREE) -> Recorded:
+def shown(demos: Path, pays: PracticeReward = FREE) -> RecordedDecisions:
     return demonstrated(demos, policy(), MODEL, pays, 0.9)
 
 
@@ -179,7 +179,7 @@ def test_behind_the_last_iteration_it_learns_online_with_every_rollout(demos: Pa
     before = weights(made)
     assert "kl" in made.rollout(4)
     assert not torch.equal(weights(made), before)
-    assert made.finish("job", tmp_path, quiet).inference_steps == CONFIG.offline.walk.steps
+    assert made.finish("job", tmp_path, quiet).sampler_steps == CONFIG.offline.walk.steps
 
 
 def test_decisions_of_episodes_that_end_in_a_later_rollout_are_told_by_how_they_end(

@@ -14,8 +14,7 @@ import numpy as np
 
 from policies.rl.hil.config import LearnerConfig
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import GripperConfig, SacConfig
-from policies.rl.off_policy.online import OnlineConfig
+from policies.rl.off_policy.config import GripperConfig, OnlineConfig, SacConfig
 from policies.rl.replay.transitions import Sizes
 from tests.beds.bed import demonstrations
 from tests.beds.point_reach import PointReach
@@ -30,7 +29,8 @@ LONG = 120.0
 
 def buffers() -> tuple[Any, Any]:
     """An empty replay, and one demonstration."""
-    from policies.rl.replay.buffer import Replay, ReplayConfig
+    from policies.rl.replay.buffer import Replay
+    from policies.rl.replay.config import ReplayConfig
 
     replay, demos = (Replay(ReplayConfig(capacity=20_000), 7, 3) for _ in range(2))
     for part in demonstrations(PointReach(1, 1000), 1):
@@ -58,12 +58,12 @@ def learn(folder: Path, port: int, tell: Connection) -> None:
     SIGTERM."""
     import torch
 
-    from policies.rl.hil.learner import train
+    from policies.rl.hil.learner import run_learner
 
     torch.set_num_threads(1)
     replay, demos = buffers()
     config = LearnerConfig(port=port, publish_every=5, metrics_every=5, checkpoint_seconds=0.3)
-    train(
+    run_learner(
         folder,
         sac(),
         replay,
@@ -96,9 +96,9 @@ def act(
         die_at: step at which it dies: in the middle of writing the step's record into the journal.
         commit_every: see `ActorConfig`.
     """
-    from real.hil.actor import Acted, Actor, ActorConfig
+    from real.hil.actor import Actor, ActorConfig, ActorStep
     from real.hil.journal import Journal
-    from real.hil.learner_client import Link
+    from real.hil.learner_client import LearnerClient
 
     made = 0
     file = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -110,7 +110,7 @@ def act(
             os.kill(os.getpid(), 9)
         return real_write(descriptor, data, place)
 
-    def note(acted: Acted) -> None:
+    def note(acted: ActorStep) -> None:
         nonlocal made
         made += 1
         os.write(file, np.array([acted.steps.episode[0], acted.steps.number[0]]).tobytes())
@@ -119,7 +119,7 @@ def act(
     config = ActorConfig(commit_every=commit_every)
     with (
         Journal(folder, segment_bytes=4000) as journal,
-        Link(journal, link_config(port), TOKEN, folder) as link,
+        LearnerClient(journal, link_config(port), TOKEN, folder) as link,
     ):
         os.pwrite = torn  # type: ignore[assignment]
         actor = Actor(
@@ -140,16 +140,16 @@ def act(
 
 def link_config(port: int) -> Any:
     """Patient, but not for long."""
-    from real.hil.learner_client import LinkConfig
+    from real.hil.learner_client import LearnerClientConfig
 
-    return LinkConfig(uri=f"ws://127.0.0.1:{port}", wait_first=0.05, wait_longest=0.2)
+    return LearnerClientConfig(uri=f"ws://127.0.0.1:{port}", wait_first=0.05, wait_longest=0.2)
 
 
 class Serving:
-    """`train` on a thread of the test, until `stop`."""
+    """`run_learner` on a thread of the test, until `stop`."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        from policies.rl.hil.learner import train
+        from policies.rl.hil.learner import run_learner
 
         self.folder, self._ending = folder, threading.Event()
         replay, demos = buffers()
@@ -164,7 +164,7 @@ class Serving:
         arguments = (folder, sac(), replay, demos, ONLINE, config, TOKEN)
         stop: Callable[[Any], bool] = lambda counters: self._ending.is_set()  # noqa: E731
         self._thread = threading.Thread(
-            target=lambda: train(*arguments, stop=stop, ready=tell, **options), daemon=True
+            target=lambda: run_learner(*arguments, stop=stop, ready=tell, **options), daemon=True
         )
         self._thread.start()
         assert ready.wait(LONG)

@@ -21,10 +21,11 @@ from policies.samplers.chain import (
     sample_chain,
     step_log_prob,
 )
-from policies.samplers.ddim import ddim_grid, ddpm_grid
+from policies.samplers.ddim import ddim_grid
 from policies.samplers.edm import edm_grid, exponential_sigmas
 from policies.samplers.flow_matching import ode_grid, sde_grid
 from robots.errors import HandoffError
+from tests.policies.ddpm import ddpm_grid
 
 B, H, A = 5, 3, 2
 DPPO = ChainConfig(

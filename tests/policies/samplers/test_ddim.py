@@ -11,12 +11,10 @@ from policies.samplers.ddim import (
     ddim_grid,
     ddim_sample,
     ddim_steps,
-    ddpm_grid,
-    ddpm_sample,
     guide,
-    training_target,
 )
 from robots.errors import HandoffError
+from tests.policies.ddpm import ddpm_grid
 from tests.policies.gaussian import end_moments
 
 
@@ -116,14 +114,6 @@ def test_one_step_from_noise_alone_gives_the_mean():
     assert ddim_spread(1) == pytest.approx(0.0, abs=1e-3)
 
 
-def test_ddpm_reaches_the_same_gaussian():
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(20_000, 1, 1, generator=generator)
-    sample = ddpm_sample(gaussian_velocity(0.2, 0.5), noise, 100, clip=10.0, generator=generator)
-    assert sample.mean().item() == pytest.approx(0.2, abs=0.01)
-    assert sample.std().item() == pytest.approx(0.5, abs=0.02)
-
-
 def test_clean_samples_stay_within_the_clip():
     noise = torch.full((1, 2, 2), 50.0)
     sample = ddim_sample(
@@ -136,19 +126,12 @@ def test_clean_samples_stay_within_the_clip():
 def test_the_target_of_every_prediction_gives_clean_chunk_and_noise_back(prediction):
     clean, noise = torch.randn(2, 1, 3, 2, generator=torch.Generator().manual_seed(0))
     alpha, sigma = torch.tensor(0.6), torch.tensor(0.8)
-    target = training_target(prediction, clean, noise, alpha, sigma)
-    found = clean_and_noise(prediction, target, alpha * clean + sigma * noise, alpha, sigma)
+    targets = {"v": alpha * noise - sigma * clean, "epsilon": noise, "sample": clean}
+    found = clean_and_noise(
+        prediction, targets[prediction], alpha * clean + sigma * noise, alpha, sigma
+    )
     assert torch.allclose(found[0], clean, atol=1e-6)
     assert torch.allclose(found[1], noise, atol=1e-6)
-
-
-def test_the_default_target_is_the_schedules_velocity():
-    schedule, level = cosine_schedule(100), torch.tensor([40])
-    clean, noise = torch.randn(2, 1, 3, 2, generator=torch.Generator().manual_seed(0))
-    alpha, sigma = schedule.alpha_K[level, None, None], schedule.sigma_K[level, None, None]
-    assert torch.equal(
-        training_target("v", clean, noise, alpha, sigma), schedule.diffuse(clean, noise, level)[1]
-    )
 
 
 def test_a_grid_with_eta_zero_is_the_plain_sampler():

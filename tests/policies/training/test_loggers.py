@@ -165,5 +165,5 @@ def test_lines_go_on_from_the_entries_of_the_checkpoint(tmp_path: Path):
 
 
 def test_lines_that_cannot_be_written_are_an_error(tmp_path: Path):
-    with pytest.raises(HandoffError, match=r"loss\.jsonl: the loss curve was not saved"):
+    with pytest.raises(HandoffError, match=r"loss\.jsonl: the curve was not saved"):
         JsonLines(tmp_path / "nowhere" / "loss.jsonl").flush()

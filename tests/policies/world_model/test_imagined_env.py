@@ -11,7 +11,8 @@ from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
 from policies.families.diffusion import DiffusionPolicy
 from policies.load import load_module
-from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.finetuning.config import DppoPracticeConfig, FinetuneConfig
 from policies.rl.finetuning.finetune import finetune
 from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig, PpoConfig

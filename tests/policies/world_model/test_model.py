@@ -11,7 +11,13 @@ import torch
 from torch.distributions import Categorical, kl_divergence
 
 from policies.world_model.config import WorldModelConfig, WorldModelSizes
-from policies.world_model.model import CARD, WEIGHTS, WorldModel, divergence, load_world_model
+from policies.world_model.model import (
+    CARD,
+    WEIGHTS,
+    WorldModel,
+    categorical_divergence,
+    load_world_model,
+)
 from policies.world_model.train import imagine_held_out, open_loop, read_play, train_world_model
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
@@ -56,8 +62,8 @@ def test_the_divergence_is_that_of_the_library():
     draw = torch.Generator().manual_seed(0)
     p, q = (torch.randn(6, 4, 5, generator=draw).log_softmax(dim=-1) for _ in range(2))
     expected = kl_divergence(Categorical(logits=p), Categorical(logits=q)).sum(dim=-1)
-    torch.testing.assert_close(divergence(p, q), expected)
-    assert float(divergence(p, p).abs().max()) == 0.0
+    torch.testing.assert_close(categorical_divergence(p, q), expected)
+    assert float(categorical_divergence(p, p).abs().max()) == 0.0
 
 
 def test_it_foretells_pushes_keeps_the_wall_and_knows_the_lamp_for_chance(toy_model):

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from real.console.arbiter import DeskConfig, Mode
-from real.console.client import Line, LineConfig
-from real.console.process import Open, open_console
+from real.console.arbiter import ArbiterConfig
+from real.console.client import ConsoleClient, ConsoleClientConfig
+from real.console.commands import Mode
+from real.console.process import OpenConsole, open_console
 from real.console.server import ConsoleConfig
 from tests.real.console.pages import until
 from tests.real.console.tabs import Tab, open_browser
@@ -23,18 +24,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def opened(folder: Path) -> Iterator[Open]:
+def opened(folder: Path) -> Iterator[OpenConsole]:
     # A page on a busy machine may be late; how long each may be, the desk's own tests say with a
     # clock of their own.
-    config = ConsoleConfig(port=0, desk=DeskConfig(watchdog=1.0, undo=UNDO))
+    config = ConsoleConfig(port=0, arbiter=ArbiterConfig(watchdog=1.0, undo=UNDO))
     with open_console(config, folder) as opened:
         yield opened
 
 
 @pytest.fixture
-def robot(opened: Open) -> Iterator[Line]:
-    line = Line(
-        LineConfig(uri=opened.uri, watchdog=1.0),
+def robot(opened: OpenConsole) -> Iterator[ConsoleClient]:
+    line = ConsoleClient(
+        ConsoleClientConfig(uri=opened.uri, watchdog=1.0),
         opened.robot_token,
         {"task": "reach", "stage": "test", "rate_hz": 20.0},
     )
@@ -51,7 +52,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def tab(browser: Any, opened: Open, robot: Line) -> Iterator[Tab]:
+def tab(browser: Any, opened: OpenConsole, robot: ConsoleClient) -> Iterator[Tab]:
     tab = Tab(browser, opened.url).ready()
     yield tab
     assert tab.errors == []

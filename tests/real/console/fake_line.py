@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from real.console.arbiter import STILL, Command, Mode
-from real.teleop.takeover import Hand
+from real.console.commands import STILL, ControlCommand, Mode
+from real.teleop.takeover import HandInput
 from robots.interfaces import Label
 
 
@@ -12,18 +12,18 @@ class FakeLine:
 
     def __init__(self) -> None:
         self.connection, self.words, self.scenes, self.closed = 1, [], [], False
-        self.now = Command(Mode.HOLD, STILL, "ada", 0, Label.NONE, 0)
+        self.now = ControlCommand(Mode.HOLD, STILL, "ada", 0, Label.NONE, 0)
 
-    def command(self) -> Command:
+    def command(self) -> ControlCommand:
         return self.now
 
-    def tell(self, word: dict[str, Any], scene: bytes | None = None) -> None:
-        self.words.append(word)
+    def send(self, message: dict[str, Any], scene: bytes | None = None) -> None:
+        self.words.append(message)
         self.scenes.append(scene)
 
     def close(self) -> None:
         self.closed = True
 
 
-def say(line: FakeLine, mode: Mode, hand: Hand = STILL, **others: Any) -> None:
+def say(line: FakeLine, mode: Mode, hand: HandInput = STILL, **others: Any) -> None:
     line.now = line.now._replace(mode=mode, hand=hand, **others)

@@ -15,14 +15,14 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from real.console.audit import read_audit
-from real.console.process import Open
+from real.console.process import OpenConsole
 
 
 class Page:
     """A browser's page in words."""
 
     def __init__(
-        self, opened: Open, name: str = "ada", token: str | None = None, **options: Any
+        self, opened: OpenConsole, name: str = "ada", token: str | None = None, **options: Any
     ) -> None:
         url, _, known = opened.url.partition("/#")
         self.socket: ClientConnection = connect(

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from real.console.arbiter import Command, Mode
-from real.console.client import Line
+from real.console.client import ConsoleClient
+from real.console.commands import ControlCommand, Mode
+from tests.conftest import chromium, require
 from tests.real.console.pages import until
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
 NAMED = "localStorage.setItem('handoff-name', '{}')"
 
 
 @contextmanager
 def open_browser() -> Iterator[Any]:
-    """A browser without windows; a machine without Chromium skips the test, unless engines are
-    required."""
-    if CHROMIUM is None and not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
-        pytest.skip("no Chromium on this machine")
+    """A browser without windows."""
+    require("chromium")
     playwright_api = pytest.importorskip("playwright.sync_api")
     with playwright_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         yield browser
         browser.close()
 
@@ -80,13 +74,13 @@ class Tab:
         return self
 
 
-def reaches(robot: Line, mode: Mode) -> Command:
+def reaches(robot: ConsoleClient, mode: Mode) -> ControlCommand:
     """Waits until the robot's side is told a mode; returns the command that does."""
     until(lambda: robot.command().mode is mode)
     return robot.command()
 
 
-def driven(tab: Tab, robot: Line) -> None:
+def driven(tab: Tab, robot: ConsoleClient) -> None:
     """The arm is in the person's hand."""
     tab.go()
     tab.page.keyboard.down("ArrowUp")

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from real.console.arbiter import STILL, Desk, DeskConfig, FloodedError, Mode
+from real.console.arbiter import ArbiterConfig, ControlArbiter, FloodedError
 from real.console.bindings import DEFAULTS, Bindings, Inputs, RefusedBindingError
-from real.teleop.takeover import Hand
+from real.console.commands import STILL, Mode
+from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
 
@@ -18,9 +19,9 @@ class Told:
 
     def __init__(self) -> None:
         self.time, self.log, self.sequence = 100.0, [], 0
-        self.desk = Desk(DeskConfig(), Bindings(), self.write, lambda: self.time)
-        self.desk.robot_here(True, "reach")
-        self.ada = self.desk.join("ada", "here")
+        self.arbiter = ControlArbiter(ArbiterConfig(), Bindings(), self.write, lambda: self.time)
+        self.arbiter.robot_connected(True, "reach")
+        self.ada = self.arbiter.join("ada", "here")
 
     def write(self, who: str, what: str, details: Mapping[str, Any]) -> None:
         self.log.append((who, what, dict(details)))
@@ -28,7 +29,7 @@ class Told:
     def keys(self, *codes: str, who: int | None = None, visible: bool = True) -> None:
         self.sequence += 1
         number = self.ada if who is None else who
-        self.desk.inputs(number, Inputs(keys=frozenset(codes)), self.sequence, visible)
+        self.arbiter.inputs(number, Inputs(keys=frozenset(codes)), self.sequence, visible)
 
     def go(self) -> None:
         self.keys("Enter")
@@ -39,7 +40,7 @@ class Told:
         for _ in range(round(seconds / 0.03)):
             self.time += 0.03
             self.keys(*codes)
-            self.desk.tick()
+            self.arbiter.tick()
 
     def happened(self, what: str) -> bool:
         return any(entry[1] == what for entry in self.log)
@@ -53,23 +54,23 @@ def told() -> Told:
 @pytest.fixture
 def running(told: Told) -> Told:
     told.go()
-    assert told.desk.mode is Mode.POLICY
+    assert told.arbiter.mode is Mode.POLICY
     return told
 
 
 def test_nothing_moves_before_somebody_says_go_on(told):
     told.keys("ArrowUp")
-    assert told.desk.command().mode is Mode.HOLD
-    assert not told.desk.command().hand.engaged
+    assert told.arbiter.command().mode is Mode.HOLD
+    assert not told.arbiter.command().hand.engaged
 
 
 def test_a_held_key_takes_the_arm_and_letting_go_gives_it_back(running):
     running.keys("ArrowUp")
-    command = running.desk.command()
+    command = running.arbiter.command()
     assert (command.mode, command.person) == (Mode.PERSON, "ada")
     assert command.hand.twist[0] == 1.0
     running.keys()
-    assert running.desk.command().mode is Mode.POLICY
+    assert running.arbiter.command().mode is Mode.POLICY
     assert running.happened("took the arm over")
     assert running.happened("gave the arm back")
 
@@ -78,161 +79,161 @@ def test_a_held_key_takes_the_arm_and_letting_go_gives_it_back(running):
 def test_silence_longer_than_the_watchdog_holds_the_arm(running, codes):
     running.keys(*codes)
     running.time += 0.149
-    running.desk.tick()
-    assert running.desk.mode is not Mode.HOLD
+    running.arbiter.tick()
+    assert running.arbiter.mode is not Mode.HOLD
     running.time += 0.002
-    running.desk.tick()
-    assert running.desk.mode is Mode.HOLD
-    assert "silent for 151 ms" in running.desk.why
+    running.arbiter.tick()
+    assert running.arbiter.mode is Mode.HOLD
+    assert "silent for 151 ms" in running.arbiter.why
     assert running.happened("hold")
 
 
 def test_a_page_that_talks_keeps_the_arm_going(running):
     running.wait(2.0, "ArrowUp")
-    assert running.desk.mode is Mode.PERSON
+    assert running.arbiter.mode is Mode.PERSON
 
 
 def test_a_hidden_page_holds_the_arm_at_once_and_cannot_go_on(running):
     running.keys("ArrowUp", visible=False)
-    assert running.desk.mode is Mode.HOLD
+    assert running.arbiter.mode is Mode.HOLD
     running.keys("Enter", visible=False)
-    assert running.desk.mode is Mode.HOLD
+    assert running.arbiter.mode is Mode.HOLD
     running.keys(visible=True)
-    assert running.desk.mode is Mode.HOLD
+    assert running.arbiter.mode is Mode.HOLD
     running.go()
-    assert running.desk.mode is Mode.POLICY
+    assert running.arbiter.mode is Mode.POLICY
 
 
 def test_a_page_that_is_gone_holds_the_arm(running):
-    running.desk.leave(running.ada, "closed")
-    assert running.desk.mode is Mode.HOLD
-    assert running.desk.controller is None
+    running.arbiter.leave(running.ada, "closed")
+    assert running.arbiter.mode is Mode.HOLD
+    assert running.arbiter.controller is None
 
 
 def test_keys_that_are_down_when_it_goes_on_must_be_let_go_first(running):
     running.keys("Escape")
-    assert running.desk.mode is Mode.HOLD
+    assert running.arbiter.mode is Mode.HOLD
     running.keys("ArrowUp", "Enter")
-    assert running.desk.mode is Mode.POLICY
+    assert running.arbiter.mode is Mode.POLICY
     running.keys("ArrowUp")
-    assert running.desk.command().mode is Mode.POLICY
+    assert running.arbiter.command().mode is Mode.POLICY
     running.keys()
     running.keys("ArrowUp")
-    assert running.desk.command().mode is Mode.PERSON
+    assert running.arbiter.command().mode is Mode.PERSON
 
 
 def test_the_first_page_has_control_and_a_second_one_only_looks(running):
-    bob = running.desk.join("bob", "there")
+    bob = running.arbiter.join("bob", "there")
     running.keys("ArrowUp", "KeyS", who=bob)
-    assert running.desk.mode is Mode.POLICY
-    assert running.desk.command().person == "ada"
-    assert running.desk.shown()["pending"] is None
+    assert running.arbiter.mode is Mode.POLICY
+    assert running.arbiter.command().person == "ada"
+    assert running.arbiter.page_state()["pending"] is None
 
 
 def test_a_second_page_may_stop_but_not_go_on(running):
-    bob = running.desk.join("bob", "there")
+    bob = running.arbiter.join("bob", "there")
     running.keys("Escape", who=bob)
-    assert running.desk.mode is Mode.HOLD
-    assert "bob" in running.desk.why
-    running.desk.press(bob, "go on")
-    assert running.desk.mode is Mode.HOLD
+    assert running.arbiter.mode is Mode.HOLD
+    assert "bob" in running.arbiter.why
+    running.arbiter.press(bob, "go on")
+    assert running.arbiter.mode is Mode.HOLD
     assert running.happened("not in control")
 
 
 def test_control_that_is_asked_for_changes_nothing_until_it_is_given(running):
-    bob = running.desk.join("bob", "there")
-    running.desk.claim(bob, force=False)
-    assert running.desk.mode is Mode.POLICY
-    assert running.desk.shown()["asking"] == bob
-    running.desk.give(running.ada)
-    assert running.desk.controller == bob
-    assert running.desk.mode is Mode.HOLD
+    bob = running.arbiter.join("bob", "there")
+    running.arbiter.claim(bob, force=False)
+    assert running.arbiter.mode is Mode.POLICY
+    assert running.arbiter.page_state()["asking"] == bob
+    running.arbiter.give(running.ada)
+    assert running.arbiter.controller == bob
+    assert running.arbiter.mode is Mode.HOLD
 
 
 def test_control_that_is_taken_holds_the_arm(running):
     running.keys("ArrowUp")
-    bob = running.desk.join("bob", "there")
-    running.desk.claim(bob, force=True)
-    assert running.desk.controller == bob
-    assert running.desk.mode is Mode.HOLD
+    bob = running.arbiter.join("bob", "there")
+    running.arbiter.claim(bob, force=True)
+    assert running.arbiter.controller == bob
+    assert running.arbiter.mode is Mode.HOLD
     running.keys("ArrowUp")
-    assert not running.desk.command().hand.engaged
+    assert not running.arbiter.command().hand.engaged
 
 
 def test_giving_control_up_holds_the_arm(running):
-    running.desk.give(running.ada)
-    assert (running.desk.controller, running.desk.mode) == (None, Mode.HOLD)
+    running.arbiter.give(running.ada)
+    assert (running.arbiter.controller, running.arbiter.mode) == (None, Mode.HOLD)
 
 
 def test_a_stranger_holds_the_arm_and_is_written_down(running):
-    running.desk.refuse("10.0.0.9:1", "wrong token")
-    assert running.desk.mode is Mode.HOLD
+    running.arbiter.refuse("10.0.0.9:1", "wrong token")
+    assert running.arbiter.mode is Mode.HOLD
     assert ("10.0.0.9:1", "refused", {"why": "wrong token"}) in running.log
 
 
 def test_a_flood_is_shut_out_and_holds_the_arm(running):
     for _ in range(300):
-        running.desk.count(running.ada)
+        running.arbiter.count(running.ada)
     with pytest.raises(FloodedError):
-        running.desk.count(running.ada)
-    assert running.desk.mode is Mode.HOLD
+        running.arbiter.count(running.ada)
+    assert running.arbiter.mode is Mode.HOLD
     assert running.happened("flooded")
 
 
 def test_a_page_at_its_usual_rate_is_no_flood(running):
     for _ in range(1000):
         running.time += 0.01
-        running.desk.count(running.ada)
+        running.arbiter.count(running.ada)
 
 
 def test_a_label_waits_for_undo_and_then_counts(running):
     running.keys("KeyS")
-    assert running.desk.mode is Mode.HOLD
-    assert running.desk.command().said == 0
+    assert running.arbiter.mode is Mode.HOLD
+    assert running.arbiter.command().label_number == 0
     running.wait(1.2)
-    assert running.desk.command().said == 0
+    assert running.arbiter.command().label_number == 0
     running.wait(0.4)
-    command = running.desk.command()
-    assert (command.label, command.said, command.mode) == (Label.SUCCESS, 1, Mode.POLICY)
+    command = running.arbiter.command()
+    assert (command.label, command.label_number, command.mode) == (Label.SUCCESS, 1, Mode.POLICY)
 
 
 def test_the_same_label_again_does_not_wait(running):
     running.keys("KeyQ")
     running.keys()
     running.keys("KeyQ")
-    assert running.desk.command()[4:] == (Label.FAILURE, 1)
+    assert running.arbiter.command()[4:] == (Label.FAILURE, 1)
 
 
 def test_a_label_that_is_taken_back_never_counts(running):
     running.keys("KeyS")
     running.keys("KeyZ")
     running.wait(3.0)
-    assert running.desk.command().said == 0
-    assert running.desk.mode is Mode.HOLD
+    assert running.arbiter.command().label_number == 0
+    assert running.arbiter.mode is Mode.HOLD
 
 
 def test_another_label_takes_the_place_of_the_first(running):
     running.keys("KeyS")
     running.keys("KeyQ")
     running.wait(1.6)
-    assert running.desk.command()[4:] == (Label.FAILURE, 1)
+    assert running.arbiter.command()[4:] == (Label.FAILURE, 1)
 
 
 def test_a_label_counts_although_the_page_went_but_the_arm_stays_still(running):
     running.keys("KeyS")
-    running.desk.leave(running.ada, "closed")
+    running.arbiter.leave(running.ada, "closed")
     running.time += 2.0
-    running.desk.tick()
-    assert running.desk.command()[4:] == (Label.SUCCESS, 1)
-    assert running.desk.mode is Mode.HOLD
+    running.arbiter.tick()
+    assert running.arbiter.command()[4:] == (Label.SUCCESS, 1)
+    assert running.arbiter.mode is Mode.HOLD
 
 
 def test_what_goes_wrong_while_a_label_waits_keeps_the_arm_still(running):
     running.keys("KeyS")
-    running.desk.refuse("10.0.0.9:1", "wrong token")
+    running.arbiter.refuse("10.0.0.9:1", "wrong token")
     running.wait(2.0)
-    assert running.desk.command().said == 1
-    assert running.desk.mode is Mode.HOLD
+    assert running.arbiter.command().label_number == 1
+    assert running.arbiter.mode is Mode.HOLD
 
 
 def test_a_key_held_down_says_a_label_once(running):
@@ -241,9 +242,9 @@ def test_a_key_held_down_says_a_label_once(running):
 
 
 def test_without_a_robot_nothing_goes_on_and_no_label_is_taken(told):
-    told.desk.robot_here(False, "reach")
+    told.arbiter.robot_connected(False, "reach")
     told.keys("Enter")
-    assert (told.desk.mode, told.desk.why) == (Mode.HOLD, "there is no robot yet")
+    assert (told.arbiter.mode, told.arbiter.why) == (Mode.HOLD, "there is no robot yet")
     told.keys("KeyS")
     assert told.happened("label not taken")
 
@@ -252,95 +253,95 @@ def test_a_robot_that_comes_back_holds_still_and_knows_no_old_label(running):
     running.keys("KeyS")
     running.keys()
     running.keys("KeyS")
-    running.desk.robot_here(False, "reach")
-    running.desk.robot_here(True, "reach")
-    assert running.desk.mode is Mode.HOLD
-    assert running.desk.command().said == 0
+    running.arbiter.robot_connected(False, "reach")
+    running.arbiter.robot_connected(True, "reach")
+    assert running.arbiter.mode is Mode.HOLD
+    assert running.arbiter.command().label_number == 0
 
 
 def test_the_end_ends_it_for_good(running):
     running.keys("End")
-    assert running.desk.command().mode is Mode.STOP
+    assert running.arbiter.command().mode is Mode.STOP
     running.keys("Enter")
-    running.desk.hold("anything")
-    assert running.desk.command().mode is Mode.STOP
+    running.arbiter.hold("anything")
+    assert running.arbiter.command().mode is Mode.STOP
 
 
 def test_bindings_change_while_it_holds_still_by_who_has_control(running):
     with pytest.raises(RefusedBindingError, match="only while the arm holds still"):
-        running.desk.bind(running.ada, "forward", "key KeyW")
+        running.arbiter.bind(running.ada, "forward", "key KeyW")
     running.keys("Escape")
-    bob = running.desk.join("bob", "there")
+    bob = running.arbiter.join("bob", "there")
     with pytest.raises(RefusedBindingError, match="by whoever has control"):
-        running.desk.bind(bob, "forward", "key KeyW")
-    assert running.desk.bindings.inputs["forward"][0] == "key ArrowUp"
+        running.arbiter.bind(bob, "forward", "key KeyW")
+    assert running.arbiter.bindings.inputs["forward"][0] == "key ArrowUp"
     assert running.happened("not bound")
-    running.desk.bind(running.ada, "forward", "key KeyW")
+    running.arbiter.bind(running.ada, "forward", "key KeyW")
     running.go()
     running.keys("KeyW")
-    assert running.desk.command().hand.twist[0] == 1.0
+    assert running.arbiter.command().hand.twist[0] == 1.0
 
 
 def test_a_binding_that_is_refused_is_written_down_and_changes_nothing(running):
     running.keys("Escape")
     with pytest.raises(RefusedBindingError):
-        running.desk.bind(running.ada, "left", "key Escape", swap=True)
+        running.arbiter.bind(running.ada, "left", "key Escape", swap=True)
     assert running.log[-1][1] == "not bound"
     assert "Hold still" in running.log[-1][2]["why"]
-    assert running.desk.bindings.inputs == DEFAULTS
+    assert running.arbiter.bindings.inputs == DEFAULTS
     running.go()
     running.keys("Escape")
-    assert running.desk.mode is Mode.HOLD
+    assert running.arbiter.mode is Mode.HOLD
 
 
 def test_the_default_bindings_come_back_while_it_holds_still_by_who_has_control(running):
     running.keys("Escape")
-    running.desk.bind(running.ada, "forward", "key KeyS", swap=True)
-    bob = running.desk.join("bob", "there")
+    running.arbiter.bind(running.ada, "forward", "key KeyS", swap=True)
+    bob = running.arbiter.join("bob", "there")
     with pytest.raises(RefusedBindingError):
-        running.desk.restore(bob)
-    running.desk.restore(running.ada)
-    assert running.desk.bindings.inputs == DEFAULTS
+        running.arbiter.restore(bob)
+    running.arbiter.restore(running.ada)
+    assert running.arbiter.bindings.inputs == DEFAULTS
 
 
 def test_unknown_presses_are_refused(running):
     with pytest.raises(HandoffError, match="fly"):
-        running.desk.press(running.ada, "fly")
+        running.arbiter.press(running.ada, "fly")
 
 
-MOUSE = Hand(True, np.array([0.0, 0.5, 0.0, 0.0, 0.0, 0.0]), 0)
+MOUSE = HandInput(True, np.array([0.0, 0.5, 0.0, 0.0, 0.0, 0.0]), 0)
 
 
 def test_a_device_at_the_server_moves_the_arm_for_who_has_control(running):
-    running.desk.device(MOUSE)
-    command = running.desk.command()
+    running.arbiter.device(MOUSE)
+    command = running.arbiter.command()
     assert (command.mode, command.person) == (Mode.PERSON, "ada")
     assert command.hand.twist[1] == 0.5
     running.keys()
-    assert running.desk.command().mode is Mode.PERSON
-    running.desk.device(STILL)
-    assert running.desk.command().mode is Mode.POLICY
+    assert running.arbiter.command().mode is Mode.PERSON
+    running.arbiter.device(STILL)
+    assert running.arbiter.command().mode is Mode.POLICY
 
 
 def test_a_device_alone_moves_nothing(running):
-    running.desk.leave(running.ada, "closed")
-    running.desk.device(MOUSE)
-    assert running.desk.command().mode is Mode.HOLD
+    running.arbiter.leave(running.ada, "closed")
+    running.arbiter.device(MOUSE)
+    assert running.arbiter.command().mode is Mode.HOLD
 
 
 def test_a_device_that_is_pushed_when_it_goes_on_must_come_to_rest_first(told):
-    told.desk.device(MOUSE)
+    told.arbiter.device(MOUSE)
     told.go()
-    told.desk.device(MOUSE)
-    assert told.desk.command().mode is Mode.POLICY
-    told.desk.device(STILL)
-    told.desk.device(MOUSE)
-    assert told.desk.command().mode is Mode.PERSON
+    told.arbiter.device(MOUSE)
+    assert told.arbiter.command().mode is Mode.POLICY
+    told.arbiter.device(STILL)
+    told.arbiter.device(MOUSE)
+    assert told.arbiter.command().mode is Mode.PERSON
 
 
 def test_a_page_that_falls_silent_takes_its_device_along(running):
-    running.desk.device(MOUSE)
+    running.arbiter.device(MOUSE)
     running.time += 0.2
-    running.desk.tick()
-    running.desk.device(MOUSE)
-    assert running.desk.command().mode is Mode.HOLD
+    running.arbiter.tick()
+    running.arbiter.device(MOUSE)
+    assert running.arbiter.command().mode is Mode.HOLD

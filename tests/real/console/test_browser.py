@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from real.console.arbiter import Mode
+from real.console.commands import Mode
 from real.deploy.cameras import frame
 from robots.interfaces import Label
 from robots.wire.policy import pack
@@ -42,11 +42,11 @@ def test_labels_can_be_taken_back_and_count_once(tab, robot):
     tab.page.wait_for_selector("#undo:not([hidden])")
     tab.page.keyboard.press("KeyZ")
     tab.page.wait_for_selector("#undo", state="hidden")
-    assert robot.command().said == 0
+    assert robot.command().label_number == 0
     tab.page.keyboard.press("Enter")
     tab.page.click("[data-press=success]")
     # It counts once it can be taken back no more.
-    until(lambda: robot.command().said == 1, UNDO + 20.0)
+    until(lambda: robot.command().label_number == 1, UNDO + 20.0)
     assert robot.command().label is Label.SUCCESS
     tab.shows("POLICY")
 
@@ -183,7 +183,7 @@ def test_everything_can_be_done_from_the_keyboard(browser, opened, robot):
     page.keyboard.up("Space")
     page.keyboard.press("KeyS")
     page.keyboard.press("KeyS")
-    until(lambda: robot.command().said == 1)
+    until(lambda: robot.command().label_number == 1)
     page.keyboard.press("End")
     reaches(robot, Mode.STOP)
     context.close()
@@ -231,7 +231,7 @@ def test_pictures_strip_and_counters_are_shown(tab, robot, opened):
         "time": 0.0,
     }
     for number in range(40):
-        robot.tell({"kind": "step", "told": {**step, "step": number, "person": number > 20}})
+        robot.send({"kind": "step", "told": {**step, "step": number, "person": number > 20}})
     end = {
         "episode": 0,
         "success": True,
@@ -240,7 +240,7 @@ def test_pictures_strip_and_counters_are_shown(tab, robot, opened):
         "corrected": 19,
         "takeovers": 1,
     }
-    robot.tell({"kind": "end", "told": {**end, "seconds": 2.0, "dropped": False}})
+    robot.send({"kind": "end", "told": {**end, "seconds": 2.0, "dropped": False}})
     tab.until("handoff.steps.length === 40")
     tab.until("document.getElementById('counters').textContent.includes('100 %')")
     tab.until(
@@ -292,12 +292,12 @@ def test_what_three_pages_are_told_stays_in_step(tab, browser, opened, robot):
         "time": 0.0,
     }
 
-    def tell() -> None:
+    def send_steps() -> None:
         for number in range(200):
-            robot.tell({"kind": "step", "told": {**told, "step": number}})
+            robot.send({"kind": "step", "told": {**told, "step": number}})
             time.sleep(0.005)
 
-    thread = threading.Thread(target=tell)
+    thread = threading.Thread(target=send_steps)
     thread.start()
     thread.join()
     for one in (tab, *others):

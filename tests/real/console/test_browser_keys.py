@@ -3,8 +3,8 @@ anew."""
 
 import pytest
 
-from real.console.arbiter import Mode
 from real.console.bindings import DEFAULTS
+from real.console.commands import Mode
 from tests.real.console.pages import logged, until
 from tests.real.console.tabs import Tab, driven, reaches
 

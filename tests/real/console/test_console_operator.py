@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from real.console.arbiter import Mode
+from real.console.commands import Mode
 from real.console.console_operator import ConsoleOperator
-from real.teleop.takeover import Hand, TakeoverConfig
+from real.teleop.takeover import HandInput, TakeoverConfig
 from robots.interfaces import Label
 from robots.spec import ActionSpec
 from tests.real.console.fake_line import FakeLine, say
@@ -19,7 +19,7 @@ SPEC = ActionSpec(
 )
 POLICY = np.full((1, 7), 0.5)
 SEEN = {"q": np.zeros((1, 7)), "width": np.array([[0.04]]), "width_target": np.array([[0.04]])}
-FORWARD = Hand(True, np.array([1.0, 0, 0, 0, 0, 0]), 0)
+FORWARD = HandInput(True, np.array([1.0, 0, 0, 0, 0, 0]), 0)
 
 
 class Clock:
@@ -42,7 +42,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def operator(line, clock) -> ConsoleOperator:
-    operator = ConsoleOperator(SPEC, TakeoverConfig(), line, "login", 20.0, lambda: b"scene", clock)
+    operator = ConsoleOperator(
+        SPEC, TakeoverConfig(), line, "login", 20.0, lambda: b"scene", clock, 0.08
+    )
     operator.reset([0])
     return operator
 
@@ -86,19 +88,19 @@ def test_a_hold_in_the_middle_of_a_takeover_is_stillness_not_the_policy(operator
 
 
 def test_a_label_is_handed_on_once(operator, line):
-    say(line, Mode.POLICY, label=Label.FAILURE, said=1)
+    say(line, Mode.POLICY, label=Label.FAILURE, label_number=1)
     assert operator.requests().label is Label.FAILURE
     assert operator.requests().label is Label.NONE
-    say(line, Mode.POLICY, label=Label.FAILURE, said=2)
+    say(line, Mode.POLICY, label=Label.FAILURE, label_number=2)
     assert operator.requests().label is Label.FAILURE
 
 
 def test_a_console_that_was_started_again_counts_labels_anew(operator, line):
-    say(line, Mode.POLICY, label=Label.SUCCESS, said=1)
+    say(line, Mode.POLICY, label=Label.SUCCESS, label_number=1)
     assert operator.requests().label is Label.SUCCESS
-    line.connection, line.now = 2, line.now._replace(label=Label.NONE, said=0)
+    line.connection, line.now = 2, line.now._replace(label=Label.NONE, label_number=0)
     assert operator.requests().label is Label.NONE
-    say(line, Mode.POLICY, label=Label.SUCCESS, said=1)
+    say(line, Mode.POLICY, label=Label.SUCCESS, label_number=1)
     assert operator.requests().label is Label.SUCCESS
 
 
@@ -116,7 +118,7 @@ def test_the_console_is_told_of_steps_and_of_the_episodes_end(operator, line, cl
         intervention = operator.intervene(POLICY, SEEN)
         last = step == 2
         label = Label.SUCCESS if last else Label.NONE
-        operator.told(
+        operator.report_step(
             SEEN, intervention, reward=0.0, success=last, probability=0.25, label=label, last=last
         )
     steps = [word["told"] for word in line.words if word["kind"] == "step"]
@@ -138,7 +140,7 @@ def test_the_console_is_told_of_steps_and_of_the_episodes_end(operator, line, cl
 
 def test_episodes_are_counted_from_the_first_reset(operator, line):
     say(line, Mode.POLICY)
-    operator.told(
+    operator.report_step(
         SEEN,
         operator.intervene(POLICY, SEEN),
         reward=0,
@@ -148,7 +150,7 @@ def test_episodes_are_counted_from_the_first_reset(operator, line):
         last=True,
     )
     operator.reset([1])
-    operator.told(
+    operator.report_step(
         SEEN,
         operator.intervene(POLICY, SEEN),
         reward=0,

@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real.console.arbiter import Command, Mode
 from real.console.bindings import Inputs
-from real.console.messages import command_word, read_command, read_inputs, read_text, read_word
-from real.teleop.takeover import Hand
+from real.console.commands import ControlCommand, Mode
+from real.console.messages import (
+    command_message,
+    read_command,
+    read_inputs,
+    read_message,
+    read_text,
+)
+from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
 from robots.wire.policy import pack, unpack
@@ -75,7 +81,7 @@ def test_inputs_that_are_not_what_they_should_be_are_refused(wrong):
 )
 def test_no_text_breaks_the_reader(text):
     try:
-        word = read_word(text)
+        word = read_message(text)
         read_inputs(word)
     except HandoffError:
         return
@@ -83,9 +89,9 @@ def test_no_text_breaks_the_reader(text):
 
 
 def test_a_command_travels_unchanged():
-    hand = Hand(True, np.array([0.1, -0.2, 0.3, 0, 0, 1.0]), -1)
-    command = Command(Mode.PERSON, hand, "ada", 17, Label.REDO, 2)
-    again = read_command(unpack(pack(command_word(command))))
+    hand = HandInput(True, np.array([0.1, -0.2, 0.3, 0, 0, 1.0]), -1)
+    command = ControlCommand(Mode.PERSON, hand, "ada", 17, Label.REDO, 2)
+    again = read_command(unpack(pack(command_message(command))))
     assert again[:1] + again[2:] == command[:1] + command[2:]
     assert (again.hand.engaged, again.hand.grip) == (True, -1)
     np.testing.assert_array_equal(again.hand.twist, hand.twist)
@@ -96,9 +102,9 @@ def test_a_command_travels_unchanged():
     [{"mode": "fly"}, {"twist": [0] * 5}, {"twist": [2.0] * 6}, {"label": 99}, {"said": None}],
 )
 def test_what_is_no_command_is_refused(wrong):
-    command = Command(Mode.POLICY, Hand(False, np.zeros(6), 0), "ada", 0, Label.NONE, 0)
+    command = ControlCommand(Mode.POLICY, HandInput(False, np.zeros(6), 0), "ada", 0, Label.NONE, 0)
     with pytest.raises(HandoffError):
-        read_command({**command_word(command), **wrong})
+        read_command({**command_message(command), **wrong})
 
 
 def test_names_are_short_and_printable():

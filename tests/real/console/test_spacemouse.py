@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from real.console import server
-from real.console.arbiter import Mode
 from real.console.bindings import Inputs
-from real.console.server import Console, ConsoleConfig
+from real.console.commands import Mode
+from real.console.server import ConsoleConfig, ConsoleServer
 from real.teleop.spacemouse import SpaceMouse
 
 TOKEN = "t" * 24
@@ -35,11 +35,11 @@ class FakeDevice:
         pass
 
 
-async def worked(console: Console) -> Mode:
+async def worked(console: ConsoleServer) -> Mode:
     """The mode after the server has looked at its device a few times."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(console.clockwork(), 0.1)
-    return console.desk.command().mode
+        await asyncio.wait_for(console.run_control(), 0.1)
+    return console.arbiter.command().mode
 
 
 def test_the_servers_device_moves_the_arm_and_a_pulled_cable_holds_it(
@@ -49,19 +49,20 @@ def test_the_servers_device_moves_the_arm_and_a_pulled_cable_holds_it(
     monkeypatch.setattr(server, "SpaceMouse", lambda: SpaceMouse(device=device))
     asyncio.run(
         moved(
-            Console(ConsoleConfig(spacemouse=True), TOKEN, TOKEN, tmp_path, now=lambda: 0.0), device
+            ConsoleServer(ConsoleConfig(spacemouse=True), TOKEN, TOKEN, tmp_path, now=lambda: 0.0),
+            device,
         )
     )
 
 
-async def moved(console: Console, device: FakeDevice) -> None:
-    console.desk.robot_here(True, "reach")
-    ada = console.desk.join("ada", "here")
-    console.desk.inputs(ada, Inputs(keys=frozenset({"Enter"})), 1, True)
+async def moved(console: ConsoleServer, device: FakeDevice) -> None:
+    console.arbiter.robot_connected(True, "reach")
+    ada = console.arbiter.join("ada", "here")
+    console.arbiter.inputs(ada, Inputs(keys=frozenset({"Enter"})), 1, True)
     assert await worked(console) is Mode.POLICY
     device.y = 0.5
     assert await worked(console) is Mode.PERSON
-    assert console.desk.command().hand.twist[1] > 0.4
+    assert console.arbiter.command().hand.twist[1] > 0.4
     device.pulled = True
     assert await worked(console) is Mode.HOLD
-    assert "cable" in console.desk.why
+    assert "cable" in console.arbiter.why

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from real.console.telemetry import LONGEST, Story
+from real.console.telemetry import LONGEST, Telemetry
 
 
 def step(episode: int, **others):
@@ -39,7 +39,7 @@ def end(
 
 
 def test_counters_by_hand():
-    story = Story()
+    story = Telemetry()
     story.end(end(True, 10, 5, 2, 4.0))
     story.end(end(False, 30, 5, 0, 9.0))
     counters = story.counters()
@@ -51,7 +51,7 @@ def test_counters_by_hand():
 
 
 def test_dropped_episodes_are_counted_apart():
-    story = Story()
+    story = Telemetry()
     story.end(end(False, dropped=True))
     assert story.counters() == {"episodes": 0}
     story.end(end(True))
@@ -59,7 +59,7 @@ def test_dropped_episodes_are_counted_apart():
 
 
 def test_only_the_last_twenty_count():
-    story = Story()
+    story = Telemetry()
     for _ in range(20):
         story.end(end(False))
     for _ in range(20):
@@ -68,21 +68,21 @@ def test_only_the_last_twenty_count():
 
 
 def test_a_new_episode_begins_the_strip_anew():
-    story = Story()
+    story = Telemetry()
     story.step(step(0, reward=1.0))
     story.step(step(1, reward=2.0, person=True))
     assert list(story.steps) == [[1.0, 2.0, None, None]]
 
 
 def test_a_full_strip_lets_the_oldest_fall_and_says_how_many():
-    story = Story()
+    story = Telemetry()
     for number in range(LONGEST + 3):
         story.step(step(0, reward=float(number)))
     assert (len(story.steps), story.first, story.steps[0][1]) == (LONGEST, 3, 3.0)
 
 
 def test_what_json_cannot_say_is_left_out():
-    story = Story()
+    story = Telemetry()
     story.step(step(0, reward=math.nan, probability=math.inf, q=[0.0, math.nan]))
     assert json.loads(json.dumps(list(story.steps))) == [[0.0, None, None, None]]
     assert story.robot["q"] == [0.0, None]

@@ -11,26 +11,27 @@ import pytest
 from real.arm import ArmState
 from real.deploy.action_space import LEVER, CartesianSteps, StepReference
 from real.deploy.governor import GovernorConfig
-from real.deploy.loop import EpisodeRecord, LoopConfig, run_episode
+from real.deploy.loop import LoopConfig, LoopRecord, run_episode
 from real.deploy.planar_space import Plane, PlaneConfig
 from robots.contract import Contract
 from robots.control.actions import CartesianDelta, Motion
 from robots.errors import HandoffError, SafetyError
-from robots.franka import gripper
-from robots.franka.fr3 import Q_HOME
-from robots.franka.kinematics import forward_kinematics, rotation_matrix, rotation_vector
+from robots.franka import find_robot
+from robots.franka.kinematics import rotation_matrix, rotation_vector
 from robots.spec import FieldSpec
 from sim.engines.mujoco import MujocoEngine
 from sim.make import find_task
 from tests.real.fakes import FakeArm, FakeClock, contract
 
+FR3 = find_robot("fr3")
+
 STEPS = CartesianDelta()
 FLANGE_T_EE = np.eye(4)
-FLANGE_T_EE[2, 3] = gripper.TCP_OFFSET
+FLANGE_T_EE[2, 3] = FR3.gripper.tcp_offset
 
 
-def pose(q: np.ndarray = Q_HOME) -> np.ndarray:
-    return forward_kinematics(q) @ FLANGE_T_EE
+def pose(q: np.ndarray = FR3.q_home) -> np.ndarray:
+    return FR3.chain.forward_kinematics(q) @ FLANGE_T_EE
 
 
 def stepping(steps: CartesianDelta | None = STEPS, **changes: object) -> Contract:
@@ -65,7 +66,7 @@ def test_rotation_matrix_is_the_inverse_of_the_rotation_vector(
 
 
 def test_a_target_at_coordinates_is_a_pose_with_these_coordinates() -> None:
-    space = CartesianSteps(stepping(), pose())
+    space = CartesianSteps(stepping(), pose(), FR3)
     wanted = np.array([0.42, -0.1, 0.2, 0.7 * LEVER])
     target = space.target(Motion(wanted, np.ones(4), np.ones(4)))
     np.testing.assert_allclose(space.position(target.base_T_ee), wanted, atol=1e-9)
@@ -76,7 +77,7 @@ def test_a_target_at_coordinates_is_a_pose_with_these_coordinates() -> None:
 def test_axes_that_do_not_move_stay_as_the_episode_found_them() -> None:
     tilted = pose()
     tilted[:3, :3] = rotation_matrix(np.array([0.05, -0.03, 0.0])) @ tilted[:3, :3]
-    space = CartesianSteps(stepping(), tilted)
+    space = CartesianSteps(stepping(), tilted, FR3)
     target = space.target(Motion(space.position(tilted), np.zeros(4), np.zeros(4)))
     np.testing.assert_allclose(target.base_T_ee, tilted, atol=1e-9)
 
@@ -90,9 +91,9 @@ def test_observes_what_the_simulated_worlds_observe() -> None:
     told = {name: array[0] for name, array in worlds.read().observation.items()}
     q, dq = worlds.view.q[0].copy(), worlds.view.dq[0].copy()
     worlds.reset(np.array([0]), np.array([7]))
-    space = CartesianSteps(stepping(), pose(worlds.view.q[0]))
+    space = CartesianSteps(stepping(), pose(worlds.view.q[0]), FR3)
     begun = (told["grasp_pose"] + told["target_offset"])[[0, 1, 2, 5]] * [1.0, 1.0, 1.0, LEVER]
-    shown = space.shown(state(q, dq), begun)
+    shown = space.proprioception(state(q, dq), begun)
     assert shown.keys() >= {"q", "dq", "grasp_pose", "target_offset", "hand_turn", "hand_velocity"}
     for name, value in shown.items():
         assert value.dtype == np.float32
@@ -104,23 +105,23 @@ def test_observes_what_the_simulated_worlds_observe() -> None:
 
 
 def test_an_action_moves_the_target_as_in_the_simulated_worlds() -> None:
-    space = CartesianSteps(stepping(), pose())
+    space = CartesianSteps(stepping(), pose(), FR3)
     here = space.position(pose())
     action = np.array([1.0, -3.0, 0.5, 1.0, -1.0])
-    asked = space.asked(action, here, here)
+    asked = space.next_target(action, here, here)
     assert here[2] > STEPS.high[2] + STEPS.leash_translation, (
         "the arm begins above the box, and is led into it"
     )
     np.testing.assert_allclose(
         asked - here, [0.02, -0.02, -STEPS.leash_translation, 0.01], atol=1e-9
     )
-    far = space.asked(action, here + np.array([0.029, 0.0, 0.0, 0.0]), here)
+    far = space.next_target(action, here + np.array([0.029, 0.0, 0.0, 0.0]), here)
     assert far[0] - here[0] == pytest.approx(STEPS.leash_translation)
 
 
 def test_the_governors_box_holds_the_steps_and_the_start() -> None:
     begun = pose()
-    space = CartesianSteps(stepping(), begun)
+    space = CartesianSteps(stepping(), begun, FR3)
     limits = space.governed(GovernorConfig(max_speed=0.8))
     assert limits.max_speed == 0.8
     np.testing.assert_allclose(limits.low, [*STEPS.low, -STEPS.rotation_limit * LEVER])
@@ -159,7 +160,7 @@ def test_a_target_that_is_no_point_is_refused(bad: np.ndarray) -> None:
 @pytest.mark.parametrize("changes", [{"steps": None}, {"action_interface": "pd_target"}])
 def test_a_contract_that_does_not_say_what_a_step_is_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(HandoffError, match="does not say what a step is"):
-        CartesianSteps(stepping(**changes), pose())  # type: ignore[arg-type]
+        CartesianSteps(stepping(**changes), pose(), FR3)  # type: ignore[arg-type]
 
 
 def test_steps_survive_the_contracts_json() -> None:
@@ -177,13 +178,13 @@ class CountingHand:
     def width(self) -> float:
         return 0.04
 
-    def tell(self, opening: float) -> None:
+    def set_width(self, opening: float) -> None:
         self.told.append(opening)
 
 
 def loop(
     space: CartesianSteps | Plane, told: Contract, fingers: CountingHand | None = None
-) -> tuple[FakeArm, EpisodeRecord]:
+) -> tuple[FakeArm, LoopRecord]:
     clock = FakeClock()
     arm = FakeArm(clock, pose())
     config = LoopConfig(
@@ -205,13 +206,13 @@ def loop(
         space=space,
         flange_T_ee=FLANGE_T_EE,
         seed=3,
-        hand=fingers,
+        gripper=fingers,
     )
     return arm, record
 
 
 def test_the_loop_streams_steps_and_tells_the_hand() -> None:
-    space, fingers = CartesianSteps(stepping(), pose()), CountingHand()
+    space, fingers = CartesianSteps(stepping(), pose(), FR3), CountingHand()
     arm, record = loop(space, stepping(), fingers)
     assert len(arm.targets) == 60, "6 policy steps of 50 ms at 200 Hz"
     moved = space.position(arm.targets[-1].base_T_ee) - space.position(pose())
@@ -230,7 +231,7 @@ def test_the_loop_streams_steps_and_tells_the_hand() -> None:
 def test_what_the_hand_was_told_runs_as_in_the_worlds() -> None:
     fields = {"width": FieldSpec(shape=(1,)), "width_target": FieldSpec(shape=(1,))}
     told = stepping(observation=fields)
-    _, record = loop(CartesianSteps(told, pose()), told, CountingHand())
+    _, record = loop(CartesianSteps(told, pose(), FR3), told, CountingHand())
     targets = np.array(record.policy["width_target"])[:, 0]
     np.testing.assert_allclose(targets[:5], [0.04, 0.035, 0.03, 0.025, 0.024], atol=1e-6)
 

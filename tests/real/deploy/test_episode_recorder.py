@@ -2,19 +2,22 @@ import numpy as np
 import pytest
 
 from real.deploy.episode_recorder import append_episode, deploy_schema, tracking_figures
-from real.deploy.loop import EpisodeRecord
-from real.franka.state_recorder import ROBOT_FIELDS
+from real.deploy.loop import LoopRecord
+from real.franka.state_recorder import robot_fields
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.franka import find_robot
 from robots.spec import FieldSpec
 from tests.real.fakes import contract
+
+FR3 = find_robot("fr3")
 
 OFFSET = np.array([0.0, 0.002])
 EXTRA = {"block_pose": FieldSpec(shape=(3,), unit="m", frame="board")}
 
 
 def episode():
-    record = EpisodeRecord(begin=100.0, end=100.2, inference_ms=[0.17], stopped=True)
+    record = LoopRecord(begin=100.0, end=100.2, inference_ms=[0.17], stopped=True)
     policy = {
         "keypoints": (9, 2),
         "agent": (2,),
@@ -36,7 +39,7 @@ def episode():
         for name, value in row.items():
             record.reference.setdefault(name, []).append(value)
     robot: dict[str, np.ndarray] = {
-        name: np.zeros((200, *shape)) for name, shape in ROBOT_FIELDS.items()
+        name: np.zeros((200, *shape)) for name, shape in robot_fields(FR3.num_joints).items()
     }
     robot["time"] = 100.0 + 0.001 * np.arange(1, 201)
     robot["base_T_ee"][:, 0, 3] = 0.0003 * np.arange(200)
@@ -46,7 +49,9 @@ def episode():
 
 def test_three_streams_are_stored_and_read_back(tmp_path):
     record, robot = episode()
-    store = EpisodeStore.create(tmp_path / "store.zarr", deploy_schema(contract(), EXTRA, 250.0))
+    store = EpisodeStore.create(
+        tmp_path / "store.zarr", deploy_schema(contract(), EXTRA, 250.0, FR3)
+    )
     index = append_episode(store, record, robot, {"seed": 100000})
     policy, reference, arm = (
         store.read(index, stream) for stream in ("policy", "reference", "robot")
@@ -59,7 +64,7 @@ def test_three_streams_are_stored_and_read_back(tmp_path):
 
 
 def test_schema_states_rates_units_and_frames():
-    schema = deploy_schema(contract(), EXTRA, 250.0)
+    schema = deploy_schema(contract(), EXTRA, 250.0, FR3)
     assert {name: stream.rate_hz for name, stream in schema.streams.items()} == {
         "policy": 10.0,
         "reference": 250.0,
@@ -71,14 +76,16 @@ def test_schema_states_rates_units_and_frames():
 
 
 def test_who_watches_leaves_what_they_did_at_every_step():
-    fields = deploy_schema(contract(), EXTRA, 250.0, overseen=True).streams["policy"].fields
-    added = fields.keys() - deploy_schema(contract(), EXTRA, 250.0).streams["policy"].fields.keys()
+    fields = deploy_schema(contract(), EXTRA, 250.0, FR3, supervised=True).streams["policy"].fields
+    added = (
+        fields.keys() - deploy_schema(contract(), EXTRA, 250.0, FR3).streams["policy"].fields.keys()
+    )
     assert added == {"intervention", "segment", "reason", "step_time"}
 
 
 def test_field_that_the_schema_does_not_have_is_refused(tmp_path):
     record, robot = episode()
-    store = EpisodeStore.create(tmp_path / "store.zarr", deploy_schema(contract(), {}, 250.0))
+    store = EpisodeStore.create(tmp_path / "store.zarr", deploy_schema(contract(), {}, 250.0, FR3))
     with pytest.raises(HandoffError, match="block_pose"):
         append_episode(store, record, robot, {})
 
@@ -87,7 +94,9 @@ def test_a_row_that_an_interrupt_left_without_some_fields_is_left_out(tmp_path):
     record, robot = episode()
     record.policy["keypoints"].append(np.zeros((9, 2)))
     record.reference["position"].append(np.zeros(2))
-    store = EpisodeStore.create(tmp_path / "store.zarr", deploy_schema(contract(), EXTRA, 250.0))
+    store = EpisodeStore.create(
+        tmp_path / "store.zarr", deploy_schema(contract(), EXTRA, 250.0, FR3)
+    )
     append_episode(store, record, robot, tracking_figures(record, robot))
     assert len(store.read(0, "policy", ["keypoints"])["keypoints"]) == 2
     assert len(store.read(0, "reference", ["position"])["position"]) == 50

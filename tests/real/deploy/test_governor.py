@@ -1,12 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real.deploy.governor import GovernorConfig, ReferenceGovernor
-from robots.control.actions import AgentDynamics, AgentReference, Motion
+from robots.control.actions import AgentDynamics, Motion
+from robots.control.agent_reference import AgentReference
 from robots.errors import HandoffError, SafetyError
+from robots.franka import find_robot
 
+FR3 = find_robot("fr3")
 PERIOD = 0.004
 CONFIG = GovernorConfig(low=(0.0, 0.0), high=(0.5, 0.5))
 coordinate = st.floats(-5.0, 5.0)
@@ -33,7 +38,7 @@ def settle(
     begin=start, asked=st.lists(st.tuples(point, point, st.integers(1, 40)), min_size=1, max_size=5)
 )
 def test_no_target_breaks_box_speed_acceleration_or_jerk(begin, asked):
-    governor = ReferenceGovernor(CONFIG, PERIOD, begin)
+    governor = ReferenceGovernor(CONFIG, PERIOD, begin, FR3)
     position, velocity, acceleration = begin, np.zeros(2), np.zeros(2)
     for target, speed, ticks in asked:
         for _ in range(ticks):
@@ -54,7 +59,7 @@ def test_no_target_breaks_box_speed_acceleration_or_jerk(begin, asked):
 @given(begin=start, kick=point, target=point)
 def test_reference_waits_within_the_lag_of_an_arm_that_does_not_move(begin, kick, target):
     config = GovernorConfig(low=(0.0, 0.0), high=(0.5, 0.5), fault_lag=1.0, blocked_seconds=60.0)
-    governor = ReferenceGovernor(config, PERIOD, begin)
+    governor = ReferenceGovernor(config, PERIOD, begin, FR3)
     stuck = begin.copy()
     for _ in range(300):
         out = governor.step(Motion(target, kick, np.zeros(2)), stuck)
@@ -64,7 +69,7 @@ def test_reference_waits_within_the_lag_of_an_arm_that_does_not_move(begin, kick
 @settings(max_examples=60, deadline=None)
 @given(begin=start, target=point, ticks=st.integers(1, 60))
 def test_braking_ends_at_rest_within_the_limits_and_never_turns_back(begin, target, ticks):
-    governor = ReferenceGovernor(CONFIG, PERIOD, begin)
+    governor = ReferenceGovernor(CONFIG, PERIOD, begin, FR3)
     moving = settle(governor, at_rest(*target), ticks, begin)[-1]
     path, here = [moving], moving.position
     for _ in range(40):
@@ -82,7 +87,7 @@ def test_braking_ends_at_rest_within_the_limits_and_never_turns_back(begin, targ
 
 def test_admissible_motion_passes_unchanged():
     reference = AgentReference(np.array([0.2, 0.2]), AgentDynamics())
-    governor = ReferenceGovernor(CONFIG, PERIOD, np.array([0.2, 0.2]))
+    governor = ReferenceGovernor(CONFIG, PERIOD, np.array([0.2, 0.2]), FR3)
     generator, here, worst = np.random.default_rng(0), np.array([0.2, 0.2]), 0.0
     target = here.copy()
     for tick in range(1, 2500):
@@ -98,7 +103,7 @@ def test_admissible_motion_passes_unchanged():
 
 def test_far_target_is_reached_without_overshoot():
     path = settle(
-        ReferenceGovernor(CONFIG, PERIOD, np.array([0.05, 0.1])),
+        ReferenceGovernor(CONFIG, PERIOD, np.array([0.05, 0.1]), FR3),
         at_rest(0.4, 0.1),
         400,
         np.array([0.05, 0.1]),
@@ -111,14 +116,14 @@ def test_far_target_is_reached_without_overshoot():
 def test_target_beyond_the_wall_stops_at_the_wall():
     begin = np.array([0.4, 0.25])
     asked = Motion(np.array([3.0, 0.25]), np.array([50.0, 0.0]), np.zeros(2))
-    last = settle(ReferenceGovernor(CONFIG, PERIOD, begin), asked, 500, begin)[-1]
+    last = settle(ReferenceGovernor(CONFIG, PERIOD, begin, FR3), asked, 500, begin)[-1]
     np.testing.assert_allclose(last.position, [0.5, 0.25], atol=1e-4)
     assert np.linalg.norm(last.velocity) < 1e-3
 
 
 def test_arm_far_from_its_reference_is_a_fault_naming_the_limit():
     governor = ReferenceGovernor(
-        GovernorConfig(max_lag=0.02, fault_lag=0.02), PERIOD, np.array([0.1, 0.1])
+        GovernorConfig(max_lag=0.02, fault_lag=0.02), PERIOD, np.array([0.1, 0.1]), FR3
     )
     with pytest.raises(SafetyError, match=r"from its reference, limit 0\.02 m"):
         governor.step(at_rest(0.1, 0.1), np.array([0.2, 0.1]))
@@ -128,7 +133,7 @@ def test_arm_far_from_its_reference_is_a_fault_naming_the_limit():
     "bad", [np.array([np.nan, 0.1]), np.array([0.1, np.inf]), np.array([0.1]), np.zeros((2, 2))]
 )
 def test_non_finite_or_ill_shaped_input_is_refused_everywhere(bad):
-    governor = ReferenceGovernor(CONFIG, PERIOD, np.array([0.1, 0.1]))
+    governor = ReferenceGovernor(CONFIG, PERIOD, np.array([0.1, 0.1]), FR3)
     good = np.array([0.1, 0.1])
     for call in (
         lambda: governor.step(Motion(bad, good, good), good),
@@ -147,13 +152,13 @@ def test_non_finite_or_ill_shaped_input_is_refused_everywhere(bad):
 )
 def test_bounds_of_the_joints_hold_and_leave_other_directions_alone(asked, limit):
     begin = np.array([0.25, 0.25])
-    governor, here = ReferenceGovernor(CONFIG, PERIOD, begin), begin
+    governor, here = ReferenceGovernor(CONFIG, PERIOD, begin, FR3), begin
     for target, ticks in asked:
         for _ in range(ticks):
             out = governor.step(at_rest(*target), here, np.array([[1.0 / limit, 0.0]]))
             assert abs(out.velocity[0]) <= limit * (1 + 1e-9)
             here = out.position
-    free = ReferenceGovernor(CONFIG, PERIOD, begin)
+    free = ReferenceGovernor(CONFIG, PERIOD, begin, FR3)
     path = [
         free.step(at_rest(0.25, 0.45), begin, np.array([[1e3, 0.0]])).velocity[1] for _ in range(5)
     ]
@@ -161,7 +166,10 @@ def test_bounds_of_the_joints_hold_and_leave_other_directions_alone(asked, limit
 
 
 def test_reference_brakes_when_the_bounds_tighten_suddenly():
-    governor, here = ReferenceGovernor(CONFIG, PERIOD, np.array([0.1, 0.25])), np.array([0.1, 0.25])
+    governor, here = (
+        ReferenceGovernor(CONFIG, PERIOD, np.array([0.1, 0.25]), FR3),
+        np.array([0.1, 0.25]),
+    )
     for _ in range(20):
         here = governor.step(at_rest(0.4, 0.25), here).position
     fast = governor.step(at_rest(0.4, 0.25), here)
@@ -171,15 +179,37 @@ def test_reference_brakes_when_the_bounds_tighten_suddenly():
 
 
 def test_clamp_returns_the_nearest_point_of_the_box():
-    governor = ReferenceGovernor(CONFIG, PERIOD, np.array([0.1, 0.1]))
+    governor = ReferenceGovernor(CONFIG, PERIOD, np.array([0.1, 0.1]), FR3)
     np.testing.assert_array_equal(governor.clamp(np.array([0.7, -0.2])), [0.5, 0.0])
 
 
 def test_start_outside_the_box_is_refused():
     with pytest.raises(SafetyError, match="outside the keep-in box"):
-        ReferenceGovernor(CONFIG, PERIOD, np.array([0.1, 0.9]))
+        ReferenceGovernor(CONFIG, PERIOD, np.array([0.1, 0.9]), FR3)
 
 
 def test_acceleration_that_allows_too_much_jerk_is_refused():
     with pytest.raises(HandoffError, match="12000 m/s\\^3, limit 4500"):
-        ReferenceGovernor(CONFIG, 0.001, np.array([0.1, 0.1]))
+        ReferenceGovernor(CONFIG, 0.001, np.array([0.1, 0.1]), FR3)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_speed": 2.0}, r"max_speed is 2.0 m/s, panda allows 1.7 m/s"),
+        ({"max_acceleration": 14.0}, r"max_acceleration is 14.0 m/s\^2, panda allows 13.0 m/s\^2"),
+        ({"max_acceleration": 13.0, "max_jerk": 1e6}, r"6500 m/s\^3, limit 6400"),
+    ],
+)
+def test_limits_beyond_those_of_the_robot_are_refused(
+    limits: dict[str, float], message: str
+) -> None:
+    panda = find_robot("panda")
+    panda = replace(panda, cartesian=replace(panda.cartesian, jerk=np.array([6400.0, 1.0, 1.0])))
+    with pytest.raises(HandoffError, match=message):
+        ReferenceGovernor(replace(CONFIG, **limits), PERIOD, np.array([0.1, 0.1]), panda)
+
+
+def test_limits_at_those_of_the_robot_pass() -> None:
+    config = replace(CONFIG, max_speed=3.0, max_acceleration=9.0)
+    ReferenceGovernor(config, PERIOD, np.array([0.1, 0.1]), FR3)

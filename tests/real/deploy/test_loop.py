@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from real.arm import ArmFaultError
-from real.deploy.loop import EpisodeRecord, LoopConfig, run_episode
+from real.deploy.loop import LoopConfig, LoopRecord, run_episode
 from real.deploy.planar_space import Plane, PlaneConfig
-from robots.control.actions import AgentDynamics, AgentReference
+from robots.control.actions import AgentDynamics
+from robots.control.agent_reference import AgentReference
 from robots.control.noise import chunk_noise
 from robots.errors import HandoffError, SafetyError
 from tests.real.fakes import FakeArm, FakeClock, contract
@@ -117,7 +118,7 @@ def test_arm_is_stopped_whatever_ends_the_episode(kind):
 
 
 def test_fault_of_the_arm_keeps_what_was_recorded_before():
-    setup, record = Setup(), EpisodeRecord()
+    setup, record = Setup(), LoopRecord()
     setup.arm.fault_at = 0.2
     with pytest.raises(ArmFaultError, match="joint_reflex"):
         setup.run(setup.still, record=record)
@@ -151,7 +152,7 @@ def test_arm_is_stopped_while_the_policy_still_hangs_once_its_chunk_has_run_dry(
 
     settings = LoopConfig(wait_for_policy=False)
     setup.clock.on_tick.append(lambda: asked.wait(60.0))
-    record = EpisodeRecord()
+    record = LoopRecord()
     # The first chunk arrives during the first step; its 15 actions from the newest step on last
     # until step 14 (1.4 s).
     with pytest.raises(SafetyError, match=r"no valid action for 0\.50"):

@@ -146,7 +146,7 @@ def greeting(**changes):
         (pack([1]), "speaks protocol None"),
         ("text", "speaks protocol None"),
         (b"\xc1", "not a msgpack value"),
-        (greeting(digest="0" * 64), "not that of its digest"),
+        (greeting(digest="0" * 64), "does not match its digest"),
         (greeting(contract={"task": "x"}), "missing key 'contract.observation'"),
     ],
 )

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from real.console.arbiter import STILL, Mode
+from real.console.commands import STILL, Mode
 from real.console.console_operator import ConsoleOperator
-from real.deploy.loop import EpisodeRecord, LoopConfig, run_episode
+from real.deploy.loop import LoopConfig, LoopRecord, run_episode
 from real.deploy.planar_space import Plane, PlaneConfig
-from real.deploy.supervision import STEPS, Oversight, OversightConfig
-from real.teleop.takeover import Hand, TakeoverConfig
+from real.deploy.supervision import STEPS, Supervision, SupervisionConfig
+from real.teleop.takeover import HandInput, TakeoverConfig
 from robots.control.noise import chunk_noise
 from robots.interfaces import Label
 from tests.real.console.fake_line import FakeLine, say
@@ -20,7 +20,7 @@ from tests.real.fakes import FakeArm, FakeClock, contract
 
 START = np.array([0.25, 0.25])
 AWAY = START + np.array([0.15, 0.0])
-AHEAD = Hand(True, np.array([1.0, 0, 0, 0, 0, 0]), 0)
+AHEAD = HandInput(True, np.array([1.0, 0, 0, 0, 0, 0]), 0)
 """Forward for a person behind the arm: along the base's x, which is the board's -y."""
 FREE = LoopConfig(max_steps=20)
 
@@ -37,11 +37,11 @@ class Session:
         operator = ConsoleOperator(
             STEPS, TakeoverConfig(ramp=0.0), self.line, "login", 10.0, lambda: b"", self.clock.now
         )
-        settings = OversightConfig(speed=0.1, hold_seconds=options.pop("hold_seconds", 60.0))
-        self.oversight = Oversight(operator, settings, self.plane, 10.0, self.tell)
-        self.oversight.begin(0)
+        settings = SupervisionConfig(speed=0.1, hold_seconds=options.pop("hold_seconds", 60.0))
+        self.supervision = Supervision(operator, settings, self.plane, 10.0, self.tell)
+        self.supervision.begin(0)
         self.clock.on_tick.append(lambda: script(self, self.clock.now()))
-        self.record = EpisodeRecord()
+        self.record = LoopRecord()
         self.steps = options.pop("steps", 20)
         self.solved = options.pop("solved", lambda: False)
 
@@ -68,7 +68,7 @@ class Session:
             seed=5,
             stop=self.solved,
             record=self.record,
-            oversight=None if alone else self.oversight,
+            supervision=None if alone else self.supervision,
         )
         return self
 
@@ -172,8 +172,8 @@ def test_nobody_waits_for_the_next_look_of_a_policy():
 
 def test_a_device_that_tells_nothing_between_steps_waits_for_one():
     session = Session(between(0.31, 1.16, Mode.PERSON, AHEAD))
-    asked = session.oversight.operator.requests
-    session.oversight.operator.requests = lambda: asked()._replace(engaged=None)
+    asked = session.supervision.operator.requests
+    session.supervision.operator.requests = lambda: asked()._replace(engaged=None)
     session.run()
     np.testing.assert_allclose(np.diff(session.rows("step_time")), 0.1, atol=1e-9)
     assert session.rows("intervention").tolist() == [0] * 4 + [1] * 8 + [0] * 8
@@ -191,7 +191,7 @@ def test_who_gives_the_arm_back_gives_it_to_a_policy_that_has_looked():
 def test_a_person_is_kept_in_the_box_and_comes_out_of_its_corner_at_once():
     def script(session, now):
         forward = 1.0 if now < 3.0 else -1.0
-        say(session.line, Mode.PERSON, Hand(True, np.array([forward, 0, 0, 0, 0, 0]), 0))
+        say(session.line, Mode.PERSON, HandInput(True, np.array([forward, 0, 0, 0, 0, 0]), 0))
 
     session = Session(script, steps=40).run()
     board_y = session.streamed()[:, 1]
@@ -203,7 +203,9 @@ def test_a_person_is_kept_in_the_box_and_comes_out_of_its_corner_at_once():
 @pytest.mark.parametrize("label", [Label.SUCCESS, Label.FAILURE, Label.REDO, Label.DISCARD])
 def test_a_label_ends_the_episode_at_the_next_step(label):
     session = Session(
-        lambda session, now: say(session.line, Mode.POLICY, said=int(now > 0.45), label=label)
+        lambda session, now: say(
+            session.line, Mode.POLICY, label_number=int(now > 0.45), label=label
+        )
     ).run()
     assert session.record.label is label
     assert len(session.rows("action")) == 5
@@ -222,7 +224,7 @@ def test_a_label_while_the_arm_is_held_still_ends_the_episode_there():
         say(
             session.line,
             Mode.HOLD if now > 0.35 else Mode.POLICY,
-            said=int(now > 1.0),
+            label_number=int(now > 1.0),
             label=Label.FAILURE,
         )
 
@@ -233,7 +235,7 @@ def test_a_label_while_the_arm_is_held_still_ends_the_episode_there():
 
 def test_the_end_of_the_session_ends_the_episode():
     session = Session(between(0.45, 9.0, Mode.STOP)).run()
-    assert session.oversight.stopped
+    assert session.supervision.stopped
     assert len(session.rows("action")) == 5
     assert session.arm.stopped == 1
 

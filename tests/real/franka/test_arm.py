@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 
 from real.arm import ArmFaultError, PoseTarget
-from real.franka.arm import FrankaArm, FrankaConfig, arm_state, error_names
+from real.franka.arm import FrankaArm, FrankaConfig
+from real.franka.connection import arm_state, error_names
 from real.franka.impedance import ImpedanceConfig
-from real.franka.state_recorder import FlightRecorder
+from real.franka.state_recorder import StateRecorder
 from robots.errors import HandoffError, SafetyError, words
-from robots.franka.fr3 import Q_HOME
-from robots.franka.kinematics import forward_kinematics
+from robots.franka import find_robot
 from tests.real.fakes import FakeClock
+from tests.robots.franka.urdfs import urdf_of
+
+FR3 = find_robot("fr3")
 
 franky = pytest.importorskip("franky")
 
@@ -34,12 +37,13 @@ class FakeRobot:
     def __init__(self, clock):
         self.clock, self.sent, self.moves = clock, {}, []
         self.mode, self.errors, self.is_in_control = IDLE, flags(), False
-        self.tau_ext, self.q = np.zeros(7), Q_HOME.copy()
+        self.tau_ext, self.q = np.zeros(7), FR3.q_home.copy()
         self.finish_after = 0
+        self.model_urdf = urdf_of(FR3)
 
     @property
     def state(self):
-        flange = forward_kinematics(self.q)
+        flange = FR3.chain.forward_kinematics(self.q)
         pose = flange @ np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0.12], [0, 0, 0, 1.0]])
         nominal = np.eye(4)
         nominal[2, 3] = 0.1
@@ -100,7 +104,7 @@ class FakeRobot:
 def arm(monkeypatch):
     clock = FakeClock()
     robot = FakeRobot(clock)
-    monkeypatch.setattr("real.franka.arm._connect", lambda config: robot)
+    monkeypatch.setattr("real.franka.arm.connect", lambda host, realtime: robot)
     with FrankaArm(FrankaConfig(realtime="ignore"), clock) as connected:
         yield connected, robot
 
@@ -122,6 +126,51 @@ def test_errors_are_named_from_the_flags_of_the_real_class():
         "communication_constraints_violation",
         "joint_velocity_violation",
     ]
+
+
+def connect_to(monkeypatch, urdf, **options):
+    clock = FakeClock()
+    robot = FakeRobot(clock)
+    robot.model_urdf = urdf
+    monkeypatch.setattr("real.franka.arm.connect", lambda host, realtime: robot)
+    with FrankaArm(FrankaConfig(realtime="ignore", **options), clock):
+        return robot
+
+
+def test_another_robot_than_the_configured_one_is_refused_before_anything_is_sent(monkeypatch):
+    with pytest.raises(SafetyError, match="fr3: the connected arm calls itself 'fr3v2'"):
+        connect_to(monkeypatch, urdf_of(find_robot("fr3v2")))
+    assert connect_to(monkeypatch, urdf_of(find_robot("fr3v2")), robot="fr3v2").sent
+
+
+def test_an_arm_with_the_limits_of_older_firmware_is_refused(monkeypatch):
+    old = urdf_of(FR3).replace('upper="2.9007"', 'upper="2.7437"')
+    with pytest.raises(SafetyError, match=r"joint1 is 2\.7437 .* older firmware"):
+        connect_to(monkeypatch, old)
+
+
+def test_an_arm_that_sends_no_urdf_is_taken_with_a_note(monkeypatch, caplog):
+    assert connect_to(monkeypatch, "", robot="panda").sent
+    assert "could not be compared with those of 'panda'" in caplog.text
+
+
+def test_collision_torques_of_another_number_of_joints_are_refused():
+    with pytest.raises(HandoffError, match=r"arm\.collision_torque has 6 entries, expected 7"):
+        FrankaArm(FrankaConfig(collision_torque=(40.0,) * 6))
+
+
+def test_a_target_beyond_the_limits_of_its_own_robot_is_refused(monkeypatch):
+    clock = FakeClock()
+    robot = FakeRobot(clock)
+    robot.model_urdf = urdf_of(find_robot("panda"))
+    monkeypatch.setattr("real.franka.arm.connect", lambda host, realtime: robot)
+    q = FR3.q_home.copy()
+    q[1] = 1.8
+    with (
+        FrankaArm(FrankaConfig(realtime="ignore", robot="panda"), clock) as panda,
+        pytest.raises(SafetyError, match=r"expected 7 numbers inside .*-1\.7628"),
+    ):
+        panda.move_to_joints(q)
 
 
 def test_collision_thresholds_are_sent_explicitly(arm):
@@ -162,12 +211,12 @@ def test_target_reaches_the_controller_with_its_twist(arm):
 def test_joint_controller_gets_the_joint_positions_of_the_pose(monkeypatch):
     clock = FakeClock()
     robot = FakeRobot(clock)
-    monkeypatch.setattr("real.franka.arm._connect", lambda config: robot)
+    monkeypatch.setattr("real.franka.arm.connect", lambda host, realtime: robot)
     config = FrankaConfig(realtime="ignore", impedance=ImpedanceConfig(controller="joint"))
     with FrankaArm(config, clock) as connected:
         connected.start()
         connected.set_target(hold(robot))
-        np.testing.assert_allclose(robot.moves[0].get_reference().q, Q_HOME, atol=1e-4)
+        np.testing.assert_allclose(robot.moves[0].get_reference().q, FR3.q_home, atol=1e-4)
 
 
 def test_fault_is_typed_latched_and_needs_recovery_on_purpose(arm):
@@ -193,7 +242,7 @@ def test_fault_during_a_joint_motion_is_named_from_the_flags(arm):
         lambda: robot.reflex("power_limit_violation") if robot.clock.ticks == 20 else None
     )
     with pytest.raises(ArmFaultError, match="power_limit_violation"):
-        connected.move_to_joints(Q_HOME + 0.1)
+        connected.move_to_joints(FR3.q_home + 0.1)
 
 
 def test_user_stop_is_said_in_words(arm):
@@ -204,7 +253,7 @@ def test_user_stop_is_said_in_words(arm):
         connected.state()
 
 
-@pytest.mark.parametrize("value", [np.full(7, np.nan), np.zeros(6), Q_HOME + 9.0])
+@pytest.mark.parametrize("value", [np.full(7, np.nan), np.zeros(6), FR3.q_home + 9.0])
 def test_joint_target_that_is_no_reachable_posture_is_refused(arm, value):
     connected, robot = arm
     with pytest.raises(SafetyError, match="joint target"):
@@ -229,7 +278,7 @@ def test_joint_motion_under_impedance_control_is_refused(arm):
     connected, _ = arm
     connected.start()
     with pytest.raises(SafetyError, match="Call `stop` first"):
-        connected.move_to_joints(Q_HOME)
+        connected.move_to_joints(FR3.q_home)
 
 
 def test_preflight_passes_an_idle_arm_and_refuses_others(arm):
@@ -245,7 +294,7 @@ def test_preflight_passes_an_idle_arm_and_refuses_others(arm):
     robot.mode = REFLEX
     with pytest.raises(SafetyError, match="mode is Reflex"):
         connected.preflight()
-    robot.mode, robot.q = IDLE, Q_HOME.copy()
+    robot.mode, robot.q = IDLE, FR3.q_home.copy()
     robot.clock.advance = lambda seconds: 0.0
     with pytest.raises(SafetyError, match="its time stands"):
         connected.preflight()
@@ -254,7 +303,7 @@ def test_preflight_passes_an_idle_arm_and_refuses_others(arm):
 def test_leaving_the_context_stops_the_arm_even_on_an_error(monkeypatch):
     clock = FakeClock()
     robot = FakeRobot(clock)
-    monkeypatch.setattr("real.franka.arm._connect", lambda config: robot)
+    monkeypatch.setattr("real.franka.arm.connect", lambda host, realtime: robot)
     with pytest.raises(KeyboardInterrupt), FrankaArm(FrankaConfig(), clock) as connected:  # noqa: PT012
         connected.start()
         raise KeyboardInterrupt
@@ -274,7 +323,7 @@ def test_a_stop_that_ctrl_c_interrupts_is_made_again_on_leaving_the_context(monk
         move(motion, asynchronous)
 
     robot.move = interrupt
-    monkeypatch.setattr("real.franka.arm._connect", lambda config: robot)
+    monkeypatch.setattr("real.franka.arm.connect", lambda host, realtime: robot)
     with pytest.raises(KeyboardInterrupt), FrankaArm(FrankaConfig(), clock) as connected:  # noqa: PT012
         connected.start()
         connected.stop()
@@ -285,7 +334,7 @@ def test_a_stop_that_ctrl_c_interrupts_is_made_again_on_leaving_the_context(monk
 def test_an_error_in_leaving_the_context_is_noted_on_the_one_before(monkeypatch):
     clock = FakeClock()
     robot = FakeRobot(clock)
-    monkeypatch.setattr("real.franka.arm._connect", lambda config: robot)
+    monkeypatch.setattr("real.franka.arm.connect", lambda host, realtime: robot)
     with pytest.raises(KeyboardInterrupt) as raised, FrankaArm(FrankaConfig(), clock) as connected:  # noqa: PT012
         connected.start()
         robot.join_motion = lambda timeout: False
@@ -298,7 +347,7 @@ def test_an_error_in_leaving_the_context_is_noted_on_the_one_before(monkeypatch)
 
 def test_recorder_tells_what_has_arrived_of_an_interval_and_at_least_its_newest_state():
     clock = FakeClock()
-    robot, recorder = FakeRobot(clock), FlightRecorder(0.02)
+    robot, recorder = FakeRobot(clock), StateRecorder(0.02, FR3.num_joints)
     assert recorder.arrived(0.0, 1.0)["q"].shape == (0, 7)
     for _ in range(8):
         clock.advance(0.001)
@@ -310,7 +359,7 @@ def test_recorder_tells_what_has_arrived_of_an_interval_and_at_least_its_newest_
 
 def test_recorder_keeps_the_states_of_an_interval():
     clock = FakeClock()
-    robot, recorder = FakeRobot(clock), FlightRecorder(0.02)
+    robot, recorder = FakeRobot(clock), StateRecorder(0.02, FR3.num_joints)
     for _ in range(25):
         clock.advance(0.001)
         recorder(robot.state, None, None, None, None)
@@ -319,7 +368,7 @@ def test_recorder_keeps_the_states_of_an_interval():
     assert rows["base_T_ee"].shape == (5, 4, 4)
     assert recorder.dropped == 5
     with pytest.raises(
-        HandoffError, match=r"has states up to 0\.020 s, wanted up to 0\.025 s \(5 dropped"
+        HandoffError, match=r"has states up to 0\.020 s, expected up to 0\.025 s \(5 dropped"
     ):
         recorder.between(0.0, 0.025, patience=0.01)
 
@@ -328,4 +377,4 @@ def test_arm_state_copies_what_franky_gives():
     state = arm_state(FakeRobot(FakeClock()).state)
     assert state.mode == "Idle"
     assert state.errors == ()
-    np.testing.assert_array_equal(state.q, Q_HOME)
+    np.testing.assert_array_equal(state.q, FR3.q_home)

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from real.franka.gripper import FrankaHand, HandConfig, HandTarget
+from real.franka.gripper import FrankaGripper, GripperDriverConfig, GripperTarget
 from robots.control.actions import gripper_target
 from robots.errors import HandoffError, SafetyError
-from robots.franka.gripper import WIDTH_MAX
+from robots.franka import find_robot
 from sim.twin.twin import Twin, TwinConfig, start_twin
 from tests.sim.twin.loopback import address
 from tests.sim.twin.still_world import HandWorld
+
+FR3 = find_robot("fr3")
 
 SECONDS = 10.0
 """Longest that a test waits for what happens in another thread."""
@@ -29,22 +31,25 @@ def twin() -> Iterator[Twin]:
 
 
 @pytest.fixture
-def fingers(twin: Twin) -> Iterator[FrankaHand]:
+def fingers(twin: Twin) -> Iterator[FrankaGripper]:
     twin.call("place", 0.06)
     with driver(twin) as connected:
         yield connected
 
 
-def driver(twin: Twin, config: HandConfig | None = None) -> FrankaHand:
+def driver(twin: Twin, config: GripperDriverConfig | None = None) -> FrankaGripper:
     before = twin.hand_actions()
-    return FrankaHand(
-        twin.host, config or HandConfig(), lambda actions: twin.wait_for_hand(before + actions)
+    return FrankaGripper(
+        twin.host,
+        config or GripperDriverConfig(),
+        FR3.gripper,
+        lambda actions: twin.wait_for_hand(before + actions),
     )
 
 
-def test_the_opening_goes_where_it_is_told(twin: Twin, fingers: FrankaHand) -> None:
+def test_the_opening_goes_where_it_is_told(twin: Twin, fingers: FrankaGripper) -> None:
     assert fingers.width() == pytest.approx(0.06)
-    fingers.tell(0.03)
+    fingers.set_width(0.03)
     twin.advance(1.0)
     assert fingers.width() == pytest.approx(0.03, abs=1e-3)
 
@@ -52,32 +57,34 @@ def test_the_opening_goes_where_it_is_told(twin: Twin, fingers: FrankaHand) -> N
 def test_an_opening_of_nothing_is_a_grasp_that_goes_on_pressing(twin: Twin) -> None:
     twin.call("place", 0.06, 0.04)
     with driver(twin) as fingers:
-        fingers.tell(0.004)
+        fingers.set_width(0.004)
         twin.advance(1.0)
         assert fingers.width() == pytest.approx(0.04)
     target, force = twin.call("servo")
     assert target < 0.04, "on leaving, the hand keeps what it holds"
-    assert force == HandConfig().force
+    assert force == GripperDriverConfig().force
 
 
-def test_only_news_is_told(twin: Twin, fingers: FrankaHand) -> None:
+def test_only_news_is_told(twin: Twin, fingers: FrankaGripper) -> None:
     heard = twin.hand_actions()
     for opening in (0.06, 0.058, 0.062):
-        fingers.tell(opening)
+        fingers.set_width(opening)
     assert twin.hand_actions() == heard
     for opening in (0.0, 0.009, 0.0, 0.004):
-        fingers.tell(opening)
+        fingers.set_width(opening)
     assert twin.hand_actions() == heard + 1, "all of them are one grasp"
-    fingers.tell(0.05)
+    fingers.set_width(0.05)
     assert twin.hand_actions() == heard + 2
 
 
-def test_what_is_under_way_gives_room_to_what_is_told_next(twin: Twin, fingers: FrankaHand) -> None:
-    fingers.tell(0.0)
+def test_what_is_under_way_gives_room_to_what_is_told_next(
+    twin: Twin, fingers: FrankaGripper
+) -> None:
+    fingers.set_width(0.0)
     twin.advance(0.2)
     closing = fingers.width()
     assert 0.03 < closing < 0.05
-    fingers.tell(WIDTH_MAX)
+    fingers.set_width(FR3.gripper.width_max)
     twin.advance(0.2)
     assert fingers.width() > closing + 0.01
 
@@ -89,7 +96,7 @@ def test_two_runs_read_the_same_openings(twin: Twin) -> None:
         with driver(twin) as fingers:
             way = []
             for opening in (0.0, 0.0, 0.07, 0.07, 0.02, 0.02):
-                fingers.tell(opening)
+                fingers.set_width(opening)
                 twin.advance(0.05)
                 way.append(fingers.width())
         ways.append(way)
@@ -99,7 +106,7 @@ def test_two_runs_read_the_same_openings(twin: Twin) -> None:
 def test_leaving_while_it_moves_waits_for_nobody(twin: Twin) -> None:
     twin.call("place", 0.08)
     with driver(twin) as fingers:
-        fingers.tell(0.0)
+        fingers.set_width(0.0)
         twin.advance(0.1)
     between = twin.call("servo")[0]
     twin.advance(0.5)
@@ -107,15 +114,15 @@ def test_leaving_while_it_moves_waits_for_nobody(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("opening", [-0.01, 0.081, float("nan")])
-def test_an_opening_that_there_is_not_is_refused(fingers: FrankaHand, opening: float) -> None:
-    with pytest.raises(SafetyError, match=r"told to open .* m, expected 0 to 0.08"):
-        fingers.tell(opening)
+def test_an_opening_that_there_is_not_is_refused(fingers: FrankaGripper, opening: float) -> None:
+    with pytest.raises(SafetyError, match=r"target opening is .* m, expected 0 to 0.08"):
+        fingers.set_width(opening)
 
 
-def wait_on(fingers: FrankaHand) -> None:
+def wait_on(fingers: FrankaGripper) -> None:
     """Told once, and then looked at as long as a test waits."""
     deadline = time.monotonic() + SECONDS
-    fingers.tell(0.0)
+    fingers.set_width(0.0)
     while time.monotonic() < deadline:
         fingers.width()
 
@@ -123,7 +130,7 @@ def wait_on(fingers: FrankaHand) -> None:
 def test_a_refused_command_is_heard_of(twin: Twin) -> None:
     twin.call("place", 0.06)
     with (
-        driver(twin, HandConfig(speed=9.0)) as fingers,
+        driver(twin, GripperDriverConfig(speed=9.0)) as fingers,
         pytest.raises(SafetyError, match="refused a command"),
     ):
         wait_on(fingers)
@@ -132,16 +139,16 @@ def test_a_refused_command_is_heard_of(twin: Twin) -> None:
 def test_in_its_own_time_states_come_by_themselves() -> None:
     with (
         start_twin(TwinConfig(host=address(32), clock="real"), HandWorld) as twin,
-        FrankaHand(twin.host, HandConfig(max_age=5.0)) as fingers,
+        FrankaGripper(twin.host, GripperDriverConfig(max_age=5.0), FR3.gripper) as fingers,
     ):
-        fingers.tell(0.02)
+        fingers.set_width(0.02)
         deadline = time.monotonic() + SECONDS
         while abs(fingers.width() - 0.02) > 1e-3:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
 
-def test_a_silent_hand_says_nothing_any_more(fingers: FrankaHand) -> None:
+def test_a_silent_hand_says_nothing_any_more(fingers: FrankaGripper) -> None:
     fingers._await_actions = None
     fingers._newest = (0.05, time.monotonic() - 1.5)
     with pytest.raises(SafetyError, match=r"newest state is 1\.5. s old, limit 1.0 s"):
@@ -152,14 +159,14 @@ def test_nobody_there_is_one_clear_error() -> None:
     pytest.importorskip("franky")
     with (
         pytest.raises(HandoffError, match=r"nobody answers at .*:1338"),
-        FrankaHand(address(39), HandConfig()),
+        FrankaGripper(address(39), GripperDriverConfig(), FR3.gripper),
     ):
         pass
 
 
 def test_a_hand_that_is_not_connected_is_an_error() -> None:
     with pytest.raises(HandoffError, match="use it as a context manager"):
-        FrankaHand(address(39), HandConfig()).width()
+        FrankaGripper(address(39), GripperDriverConfig(), FR3.gripper).width()
 
 
 class Device:
@@ -170,22 +177,24 @@ class Device:
     def width(self) -> float:
         return self.opening
 
-    def tell(self, opening: float) -> None:
+    def set_width(self, opening: float) -> None:
         self.told = opening
 
 
 def test_entries_come_to_targets_as_in_the_simulated_worlds() -> None:
     device = Device()
-    target = HandTarget(device, 0.05)
+    target = GripperTarget(device, 0.05, FR3.gripper)
     expected = 0.08
     for entry, width in ((-1.0, 0.08), (-0.5, 0.078), (2.0, 0.074)):
         device.opening = width
-        shown = target.shown()
+        shown = target.observation()
         assert shown["width"] == pytest.approx(width)
         assert shown["width_target"] == pytest.approx(expected)
-        target.take(entry)
-        expected = float(gripper_target(np.array(expected), np.array(width), np.array(entry), 0.05))
-    assert device.told == WIDTH_MAX
+        target.apply(entry)
+        expected = float(
+            gripper_target(np.array(expected), np.array(width), np.array(entry), 0.05, FR3.gripper)
+        )
+    assert device.told == FR3.gripper.width_max
     device.told = 1.0
-    target.take(-0.5)
+    target.apply(-0.5)
     assert device.told == pytest.approx(0.02)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from real.hil.actor import Acted, Actor, ActorConfig
+from real.hil.actor import Actor, ActorConfig, ActorStep
 from real.hil.actor_policy import ActorPolicy
-from real.hil.interfaces import PacedClock, observation_vector
+from real.hil.interfaces import ScaledWallClock, observation_vector
 from real.hil.journal import Journal
-from real.hil.rewards import DetectedReward
+from real.hil.rewards import ClassifierReward
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Label, Observation, Requests, Step
 from robots.spec import ActionSpec, FieldSpec
@@ -193,7 +193,7 @@ def test_a_classifier_ends_the_episode_and_the_world_that_did_not_notice_is_rese
 ) -> None:
     env = Counters(num_envs=2, limit=5)
     sure = lambda seen: np.where(seen["state"][:, 1] >= [2, 99], 0.9, 0.1)  # noqa: E731
-    rewards = DetectedReward(sure, SuccessDetector(DetectorConfig(steps=1), 2))
+    rewards = ClassifierReward(sure, SuccessDetector(DetectorConfig(steps=1), 2))
     steps = acted(tmp_path, env, 5, rewards=rewards)
     first, second = (
         {name: getattr(steps, name)[world::2] for name in steps._fields[:8]} for world in (0, 1)
@@ -208,7 +208,7 @@ def test_a_classifier_ends_the_episode_and_the_world_that_did_not_notice_is_rese
 
 
 def test_what_the_world_takes_for_success_is_a_time_limit_to_a_classifier(tmp_path: Path) -> None:
-    rewards = DetectedReward(lambda seen: np.zeros(1), SuccessDetector(DetectorConfig()))
+    rewards = ClassifierReward(lambda seen: np.zeros(1), SuccessDetector(DetectorConfig()))
     steps = acted(tmp_path, Counters(success_at=2), 2, rewards=rewards)
     assert (steps.terminated.tolist(), steps.truncated.tolist()) == ([False, False], [False, True])
     assert steps.reward.tolist() == [0.0, 0.0]
@@ -255,7 +255,7 @@ def test_without_parameters_the_actor_holds_and_acts_once_they_come(tmp_path: Pa
 def test_a_pause_holds_within_the_episode_and_ends(tmp_path: Path, who: str) -> None:
     env, source, person, held = Counters(), Source(), Person(), []
 
-    def watch(told: Acted) -> None:
+    def watch(told: ActorStep) -> None:
         if len(env.actions) == 2:
             match who:
                 case "actor":
@@ -342,7 +342,7 @@ def test_a_sensor_lost_in_a_step_ends_the_run_and_what_was_before_is_committed(
 ) -> None:
     env = Counters()
 
-    def watch(told: Acted) -> None:
+    def watch(told: ActorStep) -> None:
         env.bad = len(env.actions) == 3
 
     with Journal(tmp_path) as journal:
@@ -358,7 +358,7 @@ def test_nothing_is_executed_on_an_observation_that_is_not_finite(tmp_path: Path
     env.bad = True
     with (
         Journal(tmp_path) as journal,
-        pytest.raises(HandoffError, match="entry 2 of the observation of world 0 is"),
+        pytest.raises(HandoffError, match="entry 2 of the observation of environment 0 is"),
     ):
         Actor(env, Person(), journal, Source()).run(9)
     assert env.actions == []
@@ -397,7 +397,7 @@ def test_a_paced_clock_sleeps_until_the_next_tick_and_does_not_catch_up() -> Non
         slept.append(seconds)
         now[0] += seconds
 
-    clock = PacedClock(2.0, lambda: now[0], sleep)
+    clock = ScaledWallClock(2.0, lambda: now[0], sleep)
     clock.advance(0.1)
     assert slept == []
     now[0] += 0.01

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
 from real.hil.journal import Journal
-from real.hil.learner_client import Link, LinkConfig
+from real.hil.learner_client import LearnerClient, LearnerClientConfig
 from robots.errors import HandoffError
 from robots.wire.learner import Hello, Pause, Sent, Taken, decode, encode
 from tests.real.hil.made import parameters, steps
@@ -44,8 +44,8 @@ def learner(talk: Callable[[ServerConnection], None], port: int = 0) -> Iterator
             thread.join(LONG)
 
 
-def config(port: int, **changes) -> LinkConfig:
-    return LinkConfig(
+def config(port: int, **changes) -> LearnerClientConfig:
+    return LearnerClientConfig(
         uri=f"ws://127.0.0.1:{port}", **{"wait_first": 0.02, "wait_longest": 0.1, **changes}
     )
 
@@ -80,7 +80,7 @@ def test_entries_arrive_in_order_also_those_from_before_and_files_are_dropped(
     with Journal(tmp_path, segment_bytes=1) as journal, learner(taking(got)) as port:
         for number in range(5):
             journal.append(steps(begin=2 * number))
-        with Link(journal, config(port, window=2), TOKEN, tmp_path) as link:
+        with LearnerClient(journal, config(port, window=2), TOKEN, tmp_path) as link:
             assert link.flush(LONG)
             journal.append(steps(begin=10))
             assert link.flush(LONG)
@@ -109,7 +109,7 @@ def test_no_more_than_the_window_is_sent_ahead(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal, learner(silent) as port:
         for _ in range(9):
             journal.append(steps())
-        with Link(journal, config(port, window=3), TOKEN, tmp_path):
+        with LearnerClient(journal, config(port, window=3), TOKEN, tmp_path):
             wait_for(lambda: len(got) >= 4)
             time.sleep(0.2)
     assert got == [0, 1, 2, 3]
@@ -133,7 +133,7 @@ def test_after_a_lost_connection_sending_goes_on_behind_what_the_learner_has(
     with Journal(tmp_path) as journal, learner(forgetful) as port:
         for _ in range(6):
             journal.append(steps())
-        with Link(journal, config(port), TOKEN, tmp_path):
+        with LearnerClient(journal, config(port), TOKEN, tmp_path):
             wait_for(lambda: len(got) == 6)
     assert [message.number for message in got] == [0, 1, 2, 3, 4, 5]
 
@@ -148,7 +148,7 @@ def test_parameters_and_pauses_arrive_and_a_lost_connection_ends_the_pause(tmp_p
         leave.wait(LONG)
 
     with Journal(tmp_path) as journal, learner(telling) as port:
-        link = Link(journal, config(port, wait_first=LONG), TOKEN, tmp_path)
+        link = LearnerClient(journal, config(port, wait_first=LONG), TOKEN, tmp_path)
         assert link.policy is None
         link.start()
         wait_for(lambda: link.paused)
@@ -158,7 +158,7 @@ def test_parameters_and_pauses_arrive_and_a_lost_connection_ends_the_pause(tmp_p
         wait_for(lambda: not link.paused)
         link.close()
         assert link.state.condition == "closed"
-        again = Link(journal, config(port), TOKEN, tmp_path)
+        again = LearnerClient(journal, config(port), TOKEN, tmp_path)
     assert again.policy is not None
     shown = np.ones((2, 3), np.float32)
     assert np.array_equal(again.policy.act(shown), link.policy.act(shown))
@@ -168,7 +168,7 @@ def test_parameters_that_were_damaged_on_the_disk_are_not_used(tmp_path: Path) -
     frame = encode(parameters())
     (tmp_path / "policy.msgpack").write_bytes(frame[:-40])
     with Journal(tmp_path) as journal:
-        assert Link(journal, config(1), TOKEN, tmp_path).policy is None
+        assert LearnerClient(journal, config(1), TOKEN, tmp_path).policy is None
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_learner_that_does_not_want_what_is_sent_is_told_of_and_tried_again(
     with Journal(tmp_path) as journal, learner(refusing) as port:
         journal.append(steps())
         journal.append(steps())
-        with Link(journal, config(port), TOKEN, tmp_path) as link:
+        with LearnerClient(journal, config(port), TOKEN, tmp_path) as link:
             wait_for(lambda: len(calls) >= 2)
             wait_for(lambda: link.state.condition == "refused")
             assert trouble in link.state.trouble
@@ -214,7 +214,7 @@ def test_a_learner_that_claims_what_was_not_sent_frees_nothing(tmp_path: Path) -
     with Journal(tmp_path, segment_bytes=1) as journal, learner(boasting) as port:
         for _ in range(2):
             journal.append(steps())
-        with Link(journal, config(port, window=0), TOKEN, tmp_path) as link:
+        with LearnerClient(journal, config(port, window=0), TOKEN, tmp_path) as link:
             wait_for(lambda: "has taken entry 1" in link.state.trouble)
         assert journal.first_number == 0
 
@@ -225,7 +225,10 @@ def test_without_a_learner_the_link_keeps_trying_and_acting_threads_are_not_held
     got: list[Sent] = []
     with learner(taking([])) as port:
         pass  # It is free a moment later.
-    with Journal(tmp_path) as journal, Link(journal, config(port), TOKEN, tmp_path) as link:
+    with (
+        Journal(tmp_path) as journal,
+        LearnerClient(journal, config(port), TOKEN, tmp_path) as link,
+    ):
         for _ in range(3):
             journal.append(steps())
         wait_for(lambda: link.state.trouble != "")
@@ -238,4 +241,4 @@ def test_without_a_learner_the_link_keeps_trying_and_acting_threads_are_not_held
 
 def test_a_short_token_is_an_error(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal, pytest.raises(HandoffError, match="token: 5 characters"):
-        Link(journal, config(1), "short", tmp_path)
+        LearnerClient(journal, config(1), "short", tmp_path)

@@ -22,7 +22,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.clock, self.keys = FakeClock(), FakeKeys()
-        self.operator = KeyboardOperator(SPEC, "ada", CONFIG, self.keys, self.clock)
+        self.operator = KeyboardOperator(SPEC, "ada", CONFIG, self.keys, self.clock, 0.08)
         self.operator.reset([0])
 
     def after(self, seconds: float, *keys: str) -> Intervention:

@@ -23,7 +23,9 @@ class Desk:
             dead_zone=0.1, hold_over=hold_over, takeover=TakeoverConfig(ramp=0.0)
         )
         self.clock, self.mouse, self.keys = FakeClock(), FakeSpaceMouse(), FakeKeys()
-        self.operator = SpaceMouseOperator(SPEC, "ada", config, self.mouse, self.keys, self.clock)
+        self.operator = SpaceMouseOperator(
+            SPEC, "ada", config, self.mouse, self.keys, self.clock, 0.08
+        )
         self.operator.reset([0])
 
     def now(self) -> Intervention:

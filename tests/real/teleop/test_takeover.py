@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from real.teleop.takeover import Hand, Takeover, TakeoverConfig, base_twist
+from real.teleop.takeover import HandInput, Takeover, TakeoverConfig, base_twist
 from robots.control.actions import JointDelta
 from robots.errors import HandoffError
+from robots.franka import find_robot
 from robots.interfaces import Reason
 from tests.real.teleop.hands import SPEC, FakeClock
 
@@ -19,11 +20,11 @@ TOLD = {"width_target": np.array([[0.02]])}
 
 
 def takeover(clock: FakeClock, **options: float) -> Takeover:
-    return Takeover(SPEC, TakeoverConfig(**options), "ada", "keyboard", clock)
+    return Takeover(SPEC, TakeoverConfig(**options), "ada", "keyboard", clock, 0.08)
 
 
 def test_who_does_not_hold_the_arm_changes_nothing() -> None:
-    event = takeover(FakeClock()).intervene(PROPOSED, TOLD, Hand(False, FORWARD, 1))
+    event = takeover(FakeClock()).intervene(PROPOSED, TOLD, HandInput(False, FORWARD, 1))
     assert np.array_equal(event.executed, PROPOSED)
     assert (event.intervening[0], event.segment[0], event.reason[0]) == (False, -1, Reason.NONE)
 
@@ -33,7 +34,7 @@ def test_speed_after_a_takeover_rises_over_300_ms() -> None:
     person, speeds = takeover(clock), []
     for _ in range(5):
         speeds.append(
-            float(person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0)).executed[0, 0])
+            float(person.intervene(PROPOSED, TOLD, HandInput(True, FORWARD, 0)).executed[0, 0])
         )
         clock.time += 0.1
     assert speeds == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0, 1.0])
@@ -42,21 +43,21 @@ def test_speed_after_a_takeover_rises_over_300_ms() -> None:
 def test_every_takeover_of_an_episode_has_a_number_and_its_own_ramp() -> None:
     clock = FakeClock()
     person = takeover(clock)
-    first = person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0))
+    first = person.intervene(PROPOSED, TOLD, HandInput(True, FORWARD, 0))
     clock.time += 1.0
-    person.intervene(PROPOSED, TOLD, Hand(False, FORWARD, 0))
-    second = person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0))
+    person.intervene(PROPOSED, TOLD, HandInput(False, FORWARD, 0))
+    second = person.intervene(PROPOSED, TOLD, HandInput(True, FORWARD, 0))
     assert (int(first.segment[0]), int(second.segment[0])) == (0, 1)
     assert second.executed[0, 0] == 0.0
     assert second.reason[0] == Reason.PERSON
     person.reset()
-    assert person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0)).segment[0] == 0
+    assert person.intervene(PROPOSED, TOLD, HandInput(True, FORWARD, 0)).segment[0] == 0
 
 
 def test_the_hand_keeps_what_it_was_told_until_the_person_says_otherwise() -> None:
     person = takeover(FakeClock())
     entries = [
-        float(person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, grip)).executed[0, 4])
+        float(person.intervene(PROPOSED, TOLD, HandInput(True, FORWARD, grip)).executed[0, 4])
         for grip in (0, -1, 0, 1)
     ]
     # Held at 2 cm of 8; closed on the word; still closing without it; opened.
@@ -65,15 +66,15 @@ def test_the_hand_keeps_what_it_was_told_until_the_person_says_otherwise() -> No
 
 def test_a_new_takeover_forgets_the_last_word_about_the_hand() -> None:
     person = takeover(FakeClock())
-    person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, -1))
-    person.intervene(PROPOSED, TOLD, Hand(False, FORWARD, 0))
-    assert person.intervene(PROPOSED, TOLD, Hand(True, FORWARD, 0)).executed[0, 4] == -0.5
+    person.intervene(PROPOSED, TOLD, HandInput(True, FORWARD, -1))
+    person.intervene(PROPOSED, TOLD, HandInput(False, FORWARD, 0))
+    assert person.intervene(PROPOSED, TOLD, HandInput(True, FORWARD, 0)).executed[0, 4] == -0.5
 
 
 def test_in_a_world_that_does_not_tell_the_last_executed_opening_is_held() -> None:
     person = takeover(FakeClock())
-    person.intervene(PROPOSED, {}, Hand(False, FORWARD, 0))
-    assert person.intervene(np.zeros((1, 5)), {}, Hand(True, FORWARD, 0)).executed[0, 4] == 1.0
+    person.intervene(PROPOSED, {}, HandInput(False, FORWARD, 0))
+    assert person.intervene(np.zeros((1, 5)), {}, HandInput(True, FORWARD, 0)).executed[0, 4] == 1.0
 
 
 def test_forward_follows_the_persons_view() -> None:
@@ -89,16 +90,31 @@ def test_axes_that_the_world_does_not_have_are_left_out() -> None:
     clock = FakeClock()
     person = takeover(clock, ramp=0.0)
     twist = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    assert person.intervene(PROPOSED, TOLD, Hand(True, twist, 0)).executed[0, :4] == pytest.approx(
-        [0.1, 0.2, 0.3, 0.6]
-    )
+    assert person.intervene(PROPOSED, TOLD, HandInput(True, twist, 0)).executed[
+        0, :4
+    ] == pytest.approx([0.1, 0.2, 0.3, 0.6])
 
 
 def test_joint_actions_are_refused() -> None:
     with pytest.raises(HandoffError, match="Cartesian-delta"):
-        Takeover(JointDelta().spec, TakeoverConfig(), "ada", "keyboard", FakeClock())
+        Takeover(
+            JointDelta().spec(find_robot("fr3")), TakeoverConfig(), "ada", "keyboard", FakeClock()
+        )
 
 
 def test_two_worlds_are_refused() -> None:
     with pytest.raises(HandoffError, match=r"expected \(1, 5\)"):
-        takeover(FakeClock()).intervene(np.zeros((2, 5)), {}, Hand(True, FORWARD, 0))
+        takeover(FakeClock()).intervene(np.zeros((2, 5)), {}, HandInput(True, FORWARD, 0))
+
+
+def test_a_gripper_of_unknown_opening_is_refused() -> None:
+    with pytest.raises(HandoffError, match="largest opening was not given"):
+        Takeover(SPEC, TakeoverConfig(), "ada", "keyboard", FakeClock())
+
+
+def test_to_hold_repeats_the_last_opening_of_a_gripper_of_any_stroke() -> None:
+    clock = FakeClock()
+    for width_max, entry in ((0.08, -0.5), (0.04, 0.0)):
+        takeover = Takeover(SPEC, TakeoverConfig(), "ada", "keyboard", clock, width_max)
+        said = takeover.intervene(np.zeros((1, 5)), TOLD, HandInput(True, np.zeros(6), 0))
+        assert said.executed[0, -1] == pytest.approx(entry)

@@ -99,7 +99,7 @@ def test_sequences_of_other_keys_are_passed_over() -> None:
 
 def test_a_person_at_a_terminal_moves_the_arm(line: tuple[int, str]) -> None:
     ours, path = line
-    operator = KeyboardOperator(SPEC, "ada", keys=Terminal(path))
+    operator = KeyboardOperator(SPEC, "ada", keys=Terminal(path), width_max=0.08)
     operator.reset([0])
     os.write(ours, b"\x1b[Cq")
     deadline, event = time.monotonic() + 5.0, None

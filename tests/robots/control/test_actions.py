@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
-from robots.control.actions import PD_TARGET, AgentDynamics, AgentReference, agent_dynamics
+from robots.control.actions import PD_TARGET, AgentDynamics, agent_dynamics
+from robots.control.agent_reference import AgentReference
 from robots.errors import HandoffError, SafetyError
+from sim.engines.opencv_substitute import importable_opencv
 
 PERIOD = 0.1
 
@@ -19,7 +21,8 @@ def test_first_two_knots_match_hand_computed_recursion():
 
 
 def test_agrees_with_gym_pusht_at_every_policy_step():
-    gym_pusht = pytest.importorskip("gym_pusht.envs.pusht")
+    with importable_opencv():
+        gym_pusht = pytest.importorskip("gym_pusht.envs.pusht")
     env = gym_pusht.PushTEnv(obs_type="state")
     env.reset(seed=1)
     env.space.remove(*env.block.shapes, env.block)

@@ -3,6 +3,7 @@ loses."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from robots.episodes.corrections import (
     EpisodeAssembler,
-    Outcome,
+    StepOutcome,
     corrections_schema,
     open_corrections,
 )
@@ -37,7 +38,7 @@ def step(t: int, worlds: int = 1, *, last: bool = False, person: bool = False) -
         operator="ada",
         device="keyboard",
     )
-    outcome = Outcome(
+    outcome = StepOutcome(
         reward=np.full(worlds, float(last)),
         success=np.full(worlds, int(last)),
         final_observation={"pose": pose + 1.0},
@@ -138,6 +139,19 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     other = corrections_schema("reach", 20.0, {"pose": FieldSpec(shape=(3,))}, ACTIONS)
     with pytest.raises(HandoffError, match="task changed"):
         open_corrections(tmp_path / "store.zarr", other)
+
+
+def test_store_of_another_robot_is_refused(tmp_path: Path) -> None:
+    open_corrections(tmp_path / "store.zarr", replace(SCHEMA, robot="fr3")).close()
+    open_corrections(tmp_path / "store.zarr", replace(SCHEMA, robot="fr3")).close()
+    with pytest.raises(HandoffError, match=r"holds episodes of the robot 'fr3', .* has 'panda'"):
+        open_corrections(tmp_path / "store.zarr", replace(SCHEMA, robot="panda"))
+
+
+def test_store_from_before_robots_were_stated_is_continued(tmp_path: Path) -> None:
+    open_corrections(tmp_path / "store.zarr", SCHEMA).close()
+    with open_corrections(tmp_path / "store.zarr", replace(SCHEMA, robot="fr3")) as store:
+        assert store.schema.robot == ""
 
 
 def test_an_observation_that_takes_a_name_of_the_schema_is_refused() -> None:

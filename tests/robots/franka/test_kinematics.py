@@ -1,61 +1,37 @@
-# The compiled mujoco module has no type stubs.
-# pyright: reportAttributeAccessIssue=false
-import mujoco
+"""Inverse kinematics and Jacobians of every robot, rotation vectors."""
+
+from __future__ import annotations
+
 import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from robots.franka import fr3
+from robots.franka import find_robot
+from robots.franka.catalog import ROBOTS
 from robots.franka.kinematics import (
     batched_jacobian,
-    batched_joint_frames,
     batched_rotation_vector,
-    forward_kinematics,
     inverse_kinematics,
-    jacobian,
-    joint_frames,
     rotation_vector,
 )
+from robots.franka.robot import Robot
+
+every_robot = pytest.mark.parametrize("robot", [find_robot(name) for name in ROBOTS], ids=ROBOTS)
 
 
-def postures(count: int) -> np.ndarray:
-    return np.random.default_rng(0).uniform(fr3.Q_MIN, fr3.Q_MAX, size=(count, 7))
+def postures(robot: Robot, count: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return rng.uniform(robot.limits.q_min, robot.limits.q_max, size=(count, robot.num_joints))
 
 
-def test_flange_stands_at_frankas_published_place_in_the_home_posture() -> None:
-    np.testing.assert_allclose(
-        forward_kinematics(fr3.Q_HOME)[:3, 3], [0.306891, 0.0, 0.590282], atol=1e-6
-    )
-
-
-def test_flange_of_the_upright_arm_is_the_sum_of_the_link_lengths() -> None:
-    pose = forward_kinematics(np.zeros(7))
-    np.testing.assert_allclose(pose[:3, 3], [0.088, 0.0, 0.333 + 0.316 + 0.384 - 0.107], atol=1e-12)
-    np.testing.assert_allclose(pose[:3, :3], np.diag([1, -1, -1]), atol=1e-12)
-
-
-def test_kinematics_equal_the_compiled_model() -> None:
-    model = mujoco.MjModel.from_xml_path(str(fr3.MODEL_XML))
-    data = mujoco.MjData(model)
-    site = model.site("fr3_flange").id
-    for q in postures(20):
-        data.qpos[:] = q
-        mujoco.mj_kinematics(model, data)
-        mujoco.mj_comPos(model, data)
-        J = np.empty((6, 7))
-        mujoco.mj_jacSite(model, data, J[:3], J[3:], site)
-        pose = forward_kinematics(q)
-        np.testing.assert_allclose(pose[:3, 3], data.site_xpos[site], atol=1e-9)
-        np.testing.assert_allclose(pose[:3, :3], data.site_xmat[site].reshape(3, 3), atol=1e-9)
-        np.testing.assert_allclose(jacobian(q), J, atol=1e-9)
-
-
-def test_jacobian_equals_finite_differences() -> None:
+@every_robot
+def test_jacobian_equals_finite_differences(robot: Robot) -> None:
     h = 1e-6
-    for q in postures(5):
-        J = jacobian(q)
-        for i, dq in enumerate(h * np.eye(7)):
-            after, before = forward_kinematics(q + dq), forward_kinematics(q - dq)
+    for q in postures(robot, 5):
+        J = robot.chain.jacobian(q)
+        for i, dq in enumerate(h * np.eye(robot.num_joints)):
+            after = robot.chain.forward_kinematics(q + dq)
+            before = robot.chain.forward_kinematics(q - dq)
             np.testing.assert_allclose(
                 J[:3, i], (after[:3, 3] - before[:3, 3]) / (2 * h), atol=1e-8
             )
@@ -81,41 +57,47 @@ def test_rotation_vector_of_quarter_and_half_turns(
     )
 
 
-def test_inverse_kinematics_reaches_the_target_within_the_limits() -> None:
-    target = forward_kinematics(fr3.Q_HOME)
+@every_robot
+def test_inverse_kinematics_reaches_the_target_within_the_limits(robot: Robot) -> None:
+    target = robot.chain.forward_kinematics(robot.q_home)
     target[:3, 3] += [0.1, -0.15, -0.2]
-    q = inverse_kinematics(target, fr3.Q_HOME)
-    np.testing.assert_allclose(forward_kinematics(q), target, atol=2e-6)
-    assert ((q > fr3.Q_MIN) & (q < fr3.Q_MAX)).all()
+    q = inverse_kinematics(robot, target, robot.q_home)
+    np.testing.assert_allclose(robot.chain.forward_kinematics(q), target, atol=2e-6)
+    assert ((q > robot.limits.q_min) & (q < robot.limits.q_max)).all()
 
 
-def test_inverse_kinematics_returns_a_seed_that_already_solves_it() -> None:
-    np.testing.assert_array_equal(
-        inverse_kinematics(forward_kinematics(fr3.Q_HOME), fr3.Q_HOME), fr3.Q_HOME
-    )
+def test_inverse_kinematics_keeps_the_limits_of_its_own_robot() -> None:
+    """Both arms have the same links, but the elbow of a Panda stretches 0.047 rad further."""
+    fr3, panda = find_robot("fr3"), find_robot("panda")
+    stretched = np.array([0.0, 0.5, 0.0, -0.09, 0.0, 1.0, 0.7])
+    target = panda.chain.forward_kinematics(stretched)
+    solved = inverse_kinematics(panda, target, stretched, margin=0.01)
+    np.testing.assert_array_equal(solved, stretched)
+    with pytest.raises(HandoffError, match="fr3: no joint positions"):
+        inverse_kinematics(fr3, target, stretched, margin=0.01)
 
 
-def test_inverse_kinematics_refuses_a_target_out_of_reach() -> None:
-    target = forward_kinematics(fr3.Q_HOME)
+@every_robot
+def test_inverse_kinematics_returns_a_seed_that_already_solves_it(robot: Robot) -> None:
+    target = robot.chain.forward_kinematics(robot.q_home)
+    np.testing.assert_array_equal(inverse_kinematics(robot, target, robot.q_home), robot.q_home)
+
+
+@every_robot
+def test_inverse_kinematics_refuses_a_target_out_of_reach(robot: Robot) -> None:
+    target = robot.chain.forward_kinematics(robot.q_home)
     target[0, 3] = 1.5
-    with pytest.raises(HandoffError, match="reach"):
-        inverse_kinematics(target, fr3.Q_HOME)
+    with pytest.raises(HandoffError, match=f"{robot.name}: .* reach"):
+        inverse_kinematics(robot, target, robot.q_home)
 
 
-def test_batched_frames_equal_those_of_single_arms() -> None:
-    q = postures(6)
-    positions, rotations = batched_joint_frames(q)
-    for i in range(6):
-        frames = joint_frames(q[i])
-        np.testing.assert_allclose(positions[i], frames[:, :3, 3], atol=1e-12)
-        np.testing.assert_allclose(rotations[i], frames[:, :3, :3], atol=1e-12)
-
-
-def test_batched_jacobian_at_the_flange_equals_that_of_single_arms() -> None:
-    q = postures(6)
-    positions, rotations = batched_joint_frames(q)
-    batch = batched_jacobian(positions, rotations, positions[:, 7])
-    np.testing.assert_allclose(batch, np.stack([jacobian(row) for row in q]), atol=1e-12)
+@every_robot
+def test_batched_jacobian_at_the_flange_equals_that_of_single_arms(robot: Robot) -> None:
+    q = postures(robot, 6)
+    positions, rotations = robot.chain.batched_joint_frames(q)
+    batch = batched_jacobian(positions, rotations, positions[:, -1])
+    single = np.stack([robot.chain.jacobian(row) for row in q])
+    np.testing.assert_allclose(batch, single, atol=1e-12)
 
 
 @pytest.mark.parametrize("angle", [0.0, 1e-12, 0.3, 3.0, np.pi])

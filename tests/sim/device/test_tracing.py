@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from robots.control.actions import JointDelta, JointTarget
 from sim.device.tracing import Traced
-from sim.engines.fr3_engine import Fr3Worlds
+from sim.engines.arm_engine import ArmEngine
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import TASKS, find_task
 from sim.scene.view import View
@@ -20,7 +20,7 @@ N = 5
 TRACED = [name for name in TASKS if name != "push_t"]
 
 
-def state(engine: Fr3Worlds) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def state(engine: ArmEngine) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return engine.qpos, engine.qvel, engine._target, engine._goal
 
 
@@ -78,7 +78,15 @@ def test_a_command_is_the_same_on_tensors(space: JointDelta | JointTarget | None
     def command(qpos: Any, qvel: Any, target: Any, goal: Any, action: Any) -> Any:
         view = View(engine.layout, qpos, qvel, target, goal)
         measured = view.grasp_pose if space is None else view.q
-        found = next_target(engine.actions, target, measured, view.width, action, engine.period)  # type: ignore[arg-type]
+        found = next_target(
+            engine.actions,  # type: ignore[arg-type]
+            target,
+            measured,
+            view.width,
+            action,
+            engine.period,
+            engine.task.robot,
+        )
         jacobian = view.jacobian if space is None else None
         return found, control(found, jacobian, view.q, engine.task.q_posture, hand=True)
 

@@ -1,12 +1,6 @@
-"""ManiSkill as an engine, on the CPU for real; skipped, with what is missing, where it is not
-installed."""
+"""ManiSkill as an engine, on the CPU for real."""
 
 from __future__ import annotations
-
-import importlib.util
-import os
-import sys
-from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -15,31 +9,19 @@ from robots.errors import HandoffError
 from robots.spec import check_fields
 from sim.engines import maniskill
 from sim.engines.maniskill import ManiSkillEngine
-from sim.engines.maniskill_task import ManiSkillConfig, software_vulkan
+from sim.engines.maniskill_task import ManiSkillConfig
 from sim.vec_env import Worlds, WorldsConfig
+
+pytestmark = pytest.mark.needs("maniskill")
 
 BOTH, FIRST, SECOND = np.array([True, True]), np.array([True, False]), np.array([False, True])
 POSE = ManiSkillConfig(control_mode="pd_ee_delta_pose")
 
 
-def absent(reason: str) -> NoReturn:
-    """Skips; fails where continuous integration says that ManiSkill must be there."""
-    if os.environ.get("HANDOFF_REQUIRE_ENGINES"):
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def pick():
     """Two worlds of PickCube-v1 in end-effector steps."""
-    if importlib.util.find_spec("mani_skill") is None:
-        absent("ManiSkill is not installed: pip install 'handoff[maniskill]'")
-    try:
-        engine = ManiSkillEngine("PickCube-v1", 2, POSE)
-    except HandoffError as error:
-        if "Vulkan" not in str(error):
-            raise
-        absent(str(error))
+    engine = ManiSkillEngine("PickCube-v1", 2, POSE)
     yield engine
     engine.close()
 
@@ -84,36 +66,6 @@ def assert_same(one, other):
     for a, b in zip(one, other, strict=True):
         for name in a:
             np.testing.assert_array_equal(a[name], b[name], err_msg=name)
-
-
-def drivers(folder, *names):
-    folder.mkdir()
-    for name in names:
-        (folder / name).touch()
-    return folder
-
-
-def test_without_gpu_the_software_driver_is_chosen(tmp_path):
-    icd = drivers(tmp_path / "icd.d", "intel_icd.json", "lvp_icd.json")
-    assert software_vulkan({}, icd, tmp_path) == icd / "lvp_icd.json"
-
-
-def test_a_driver_that_was_chosen_stays(tmp_path):
-    icd = drivers(tmp_path / "icd.d", "lvp_icd.json")
-    assert software_vulkan({"VK_ICD_FILENAMES": "/mine.json"}, icd, tmp_path) is None
-    assert software_vulkan({"VK_DRIVER_FILES": "/mine.json"}, icd, tmp_path) is None
-
-
-def test_a_gpu_is_left_its_own_driver(tmp_path):
-    icd = drivers(tmp_path / "icd.d", "lvp_icd.json")
-    drivers(tmp_path / "dri", "renderD128")
-    assert software_vulkan({}, icd, tmp_path) is None
-
-
-def test_missing_package_is_told_with_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mani_skill", None)
-    with pytest.raises(HandoffError, match=r"pip install 'handoff\[maniskill\]'"):
-        ManiSkillEngine("PickCube-v1", 1)
 
 
 def test_misspelt_task_is_told_with_near_ones(pick):

@@ -10,8 +10,7 @@ from robots.errors import HandoffError
 from sim.engine import Engine
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.engines.warp import WarpConfig, WarpEngine
-from sim.make import WorldConfig, make_worlds
-from sim.tasks import pick_cube, reach
+from sim.make import WorldConfig, find_task, make_worlds
 from sim.vec_env import Worlds, WorldsConfig
 
 if not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
@@ -27,7 +26,7 @@ ROWS = np.arange(N)
 
 @pytest.fixture(scope="module")
 def shared() -> WarpEngine:
-    return WarpEngine(reach.TASK, N)
+    return WarpEngine(find_task("reach"), N)
 
 
 @pytest.fixture
@@ -52,16 +51,16 @@ def assert_alike(first: Engine, second: Engine) -> None:
 
 
 def test_equal_starts_and_actions_give_mujocos_positions_for_a_second(engine: WarpEngine) -> None:
-    other = MujocoEngine(reach.TASK, N)
+    other = MujocoEngine(find_task("reach"), N)
     other.reset(ROWS, ROWS)
     np.testing.assert_array_equal(engine.qpos, other.qpos)
     assert_alike(engine, other)
 
 
 def test_randomised_worlds_are_those_of_the_cpu_engine() -> None:
-    plain = MujocoEngine(reach.TASK, N)
-    first = WarpEngine(reach.TASK, N, WarpConfig(randomized=True))
-    second = MujocoEngine(reach.TASK, N, MujocoConfig(randomized=True))
+    plain = MujocoEngine(find_task("reach"), N)
+    first = WarpEngine(find_task("reach"), N, WarpConfig(randomized=True))
+    second = MujocoEngine(find_task("reach"), N, MujocoConfig(randomized=True))
     for each in (plain, first, second):
         each.reset(ROWS, ROWS)
     assert_alike(first, second)
@@ -104,7 +103,7 @@ def test_a_missing_cuda_device_is_an_error() -> None:
     if warp.is_cuda_available():
         pytest.skip("there is a CUDA device")
     with pytest.raises(HandoffError, match="no CUDA device"):
-        WarpEngine(reach.TASK, N, WarpConfig(device="cuda"))
+        WarpEngine(find_task("reach"), N, WarpConfig(device="cuda"))
 
 
 @pytest.mark.gpu
@@ -112,8 +111,8 @@ def test_a_gpu_steps_like_a_cpu() -> None:
     if not warp.is_cuda_available():
         pytest.skip("no CUDA device")
     first, second = (
-        WarpEngine(reach.TASK, N, WarpConfig(device="cuda")),
-        MujocoEngine(reach.TASK, N),
+        WarpEngine(find_task("reach"), N, WarpConfig(device="cuda")),
+        MujocoEngine(find_task("reach"), N),
     )
     first.reset(ROWS, ROWS)
     second.reset(ROWS, ROWS)
@@ -122,7 +121,7 @@ def test_a_gpu_steps_like_a_cpu() -> None:
 
 def test_the_expert_grasps_as_well_as_on_the_cpu_engine() -> None:
     steps = []
-    for engine in (MujocoEngine(pick_cube.TASK, N), WarpEngine(pick_cube.TASK, N)):
+    for engine in (MujocoEngine(find_task("pick_cube"), N), WarpEngine(find_task("pick_cube"), N)):
         worlds = Worlds(engine, WorldsConfig(on_end="freeze"))
         worlds.reset(range(N))
         step = worlds.step(engine.expert_action())
@@ -135,7 +134,7 @@ def test_the_expert_grasps_as_well_as_on_the_cpu_engine() -> None:
 
 @pytest.mark.parametrize("config", [WarpConfig(contacts=1), WarpConfig(constraints=4)])
 def test_too_little_room_is_an_error(config: WarpConfig) -> None:
-    small = WarpEngine(pick_cube.TASK, N, config)
+    small = WarpEngine(find_task("pick_cube"), N, config)
     small.reset(ROWS, ROWS)
     with pytest.raises(HandoffError, match="ran out of room"):
         small.step(actions(small)[0], EVERYONE)

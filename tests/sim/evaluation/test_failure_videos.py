@@ -4,14 +4,16 @@ import pytest
 from sim.evaluation.agent import RandomAgent
 from sim.evaluation.failure_videos import choose, film
 from sim.evaluation.protocol import Protocol
-from sim.evaluation.rollout import Episode, rollout
+from sim.evaluation.rollout import EpisodeResult, rollout
 from tests.sim.line import Line, make_line
 
 PROTOCOL = Protocol(name="line", engine="gym", task="line", first_seed=0, episodes=2, max_steps=5)
 
 
 def _episodes(outcomes):
-    return [Episode(i, 0.0, solved, 1, {}, np.zeros((1, 1))) for i, solved in enumerate(outcomes)]
+    return [
+        EpisodeResult(i, 0.0, solved, 1, {}, np.zeros((1, 1))) for i, solved in enumerate(outcomes)
+    ]
 
 
 @pytest.mark.parametrize(

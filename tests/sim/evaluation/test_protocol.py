@@ -4,7 +4,14 @@ from importlib.metadata import version
 import pytest
 
 from robots.errors import HandoffError
-from sim.evaluation.protocol import Protocol, check_protocol, differences, digest, stated
+from sim.evaluation.protocol import (
+    Protocol,
+    check_protocol,
+    check_trained_with,
+    differences,
+    digest,
+    stated,
+)
 
 REACH = Protocol(name="reach", engine="mujoco", task="reach", packages=("mujoco",), max_steps=60)
 
@@ -36,6 +43,24 @@ def test_digest_changes_with_what_is_asked(change):
     assert digest(stated(replace(REACH, **change))) != digest(stated(REACH))
 
 
+def test_result_states_the_code_of_its_own_robot():
+    panda = replace(REACH, options={"robot": "panda"})
+    assert "robots.franka.fr3" in stated(REACH)["code"]
+    assert "robots.franka.panda" in stated(panda)["code"]
+    assert "options.robot" in differences(stated(REACH), stated(panda))
+    with pytest.raises(HandoffError, match="robot: 'ur5e' is not known"):
+        stated(replace(REACH, options={"robot": "ur5e"}))
+
+
+def test_policy_of_another_robot_than_the_worlds_is_refused():
+    with pytest.raises(HandoffError, match="have the robot 'fr3', the policy was trained with 'pa"):
+        check_trained_with(REACH, "panda")
+    check_trained_with(replace(REACH, options={"robot": "panda"}), "panda")
+    check_trained_with(REACH, "")
+    # Environments of another engine have a robot of their own, or none.
+    check_trained_with(replace(REACH, engine="gym"), "panda")
+
+
 def test_differences_are_named_by_their_path():
     one = {"task": "reach", "score": {"of": "reward", "over": "max"}, "packages": {"mujoco": "4.0"}}
     two = {
@@ -54,7 +79,7 @@ def test_differences_are_named_by_their_path():
         ({"version": 2}, "schema version 2, this build reads 1"),
         ({"episodes": 0}, "0 episodes of 60 steps"),
         ({"first_seed": -1}, "from seed -1"),
-        ({"packages": ("no-such-physics",)}, "package no-such-physics is not installed"),
+        ({"packages": ("no-such-physics",)}, "no-such-physics is not installed"),
     ],
 )
 def test_protocol_that_cannot_be_run_is_refused(change, message):

@@ -12,33 +12,25 @@ from robots.control.impedance import ImpedanceGains
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.franka.fr3 import Q_HOME
-from robots.franka.kinematics import batched_jacobian, batched_joint_frames
+from robots.franka import find_robot
+from robots.franka.kinematics import batched_jacobian
 from robots.spec import FieldSpec
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.identification.identifiability import analyse, correlation_inflation
-from sim.identification.tracking import (
+from sim.identification.parameters import (
     Parameter,
-    Recording,
-    Tracking,
-    TrackingConfig,
-    check_recordings,
     nominal_values,
-    read_recordings,
+    per_joint,
+    to_values,
     write_parameters,
 )
-from sim.identification.tune import (
-    TuneConfig,
-    Tuning,
-    per_joint,
-    to_json,
-    to_values,
-    tune,
-    write_tuning,
-)
-from sim.scene.view import FLANGE_P_GRASP
-from sim.tasks import reach
+from sim.identification.recordings import Recording, check_recordings, read_recordings
+from sim.identification.tracking import Tracking, TrackingConfig
+from sim.identification.tune import TuneConfig, Tuning, to_json, tune, write_tuning
+from sim.make import find_task
 
+FR3 = find_robot("fr3")
+Q_HOME = FR3.q_home
 RATE = 100.0
 STIFFNESS = Parameter(what="stiffness", low=0.5, high=2.0, log=True)
 DAMPING = Parameter(what="damping", low=0.5, high=2.0, log=True)
@@ -220,12 +212,22 @@ def test_an_uncompensated_payload_sags_by_its_torque_over_the_stiffness() -> Non
         [Recording(target, np.tile(Q_HOME, (400, 1)), RATE)], (PAYLOAD,), TrackingConfig()
     )
     sag = tracking.positions(np.array([[0.5]]))[0][0, -1] - Q_HOME
-    positions, rotations = batched_joint_frames(Q_HOME[None] + sag)
-    grasp = positions[:, 7] + rotations[:, 7] @ FLANGE_P_GRASP
+    positions, rotations = FR3.chain.batched_joint_frames(Q_HOME[None] + sag)
+    grasp = positions[:, -1] + rotations[:, -1] @ [0.0, 0.0, FR3.gripper.tcp_offset]
     J = batched_jacobian(positions, rotations, grasp)[0]
     torque = J[2] * -9.81 * 0.5
     np.testing.assert_allclose(sag, torque / np.array(ImpedanceGains().joint_stiffness), atol=2e-5)
     assert np.abs(sag).max() > 3e-3
+
+
+def test_another_robot_moves_by_its_own_masses() -> None:
+    target = sines(0, seconds=0.5)
+    still = [Recording(target, target, RATE)]
+    of_fr3, of_panda = (
+        Tracking(still, (PAYLOAD,), TrackingConfig(robot=name)).positions(np.array([[0.5]]))[0]
+        for name in ("fr3", "panda")
+    )
+    assert np.abs(of_fr3 - of_panda).max() > 1e-3
 
 
 def test_friction_above_the_springs_torque_holds_a_joint_still() -> None:
@@ -242,7 +244,7 @@ def test_friction_above_the_springs_torque_holds_a_joint_still() -> None:
 
 def test_nominal_values_track_as_the_model_itself_does() -> None:
     parameters = (
-        *per_joint("armature", 0.0, 1.0),
+        *per_joint(FR3, "armature", 0.0, 1.0),
         Parameter(what="viscous", low=0.0, high=1.0),
         STIFFNESS,
         DELAY,
@@ -250,7 +252,7 @@ def test_nominal_values_track_as_the_model_itself_does() -> None:
     target = sines(2, seconds=0.5)
     still = Recording(target, target, RATE)
     same = Tracking([still], parameters, TrackingConfig()).positions(
-        nominal_values(parameters)[None]
+        nominal_values(parameters, FR3)[None]
     )[0]
     # A delay of 0 changes nothing, so this is the untouched model.
     bare = Tracking([still], (DELAY,), TrackingConfig()).positions(np.array([[0.0]]))[0]
@@ -258,21 +260,21 @@ def test_nominal_values_track_as_the_model_itself_does() -> None:
 
 
 def test_tuned_values_are_written_into_the_model_of_a_task() -> None:
-    engine = MujocoEngine(reach.TASK, 1, MujocoConfig(actions=JointTarget()))
+    engine = MujocoEngine(find_task("reach"), 1, MujocoConfig(actions=JointTarget()))
     base, joint = copy.copy(engine.model), engine.model.actuator("impedance_fr3_joint2").id
     friction = Parameter(what="friction", joints=(2,), low=0.0, high=2.0)
     delay = write_parameters(
-        (STIFFNESS, friction, DELAY), np.array([1.5, 0.4, 0.01]), base, engine.model
+        (STIFFNESS, friction, DELAY), np.array([1.5, 0.4, 0.01]), base, engine.model, FR3
     )
     assert delay == 0.01
     assert engine.model.actuator_gainprm[joint, 0] == 900.0
     assert engine.model.actuator_biasprm[joint, 1] == -900.0
     assert engine.model.dof_frictionloss[:7].tolist() == [0, 0.4, 0, 0, 0, 0, 0]
     with pytest.raises(HandoffError, match="payload: the model has no body 'payload'"):
-        write_parameters((PAYLOAD,), np.array([1.0]), base, engine.model)
-    cartesian = MujocoEngine(reach.TASK, 1).model
+        write_parameters((PAYLOAD,), np.array([1.0]), base, engine.model, FR3)
+    cartesian = MujocoEngine(find_task("reach"), 1).model
     with pytest.raises(HandoffError, match="no actuator 'impedance_fr3_joint1'"):
-        write_parameters((STIFFNESS,), np.array([1.0]), cartesian, copy.copy(cartesian))
+        write_parameters((STIFFNESS,), np.array([1.0]), cartesian, copy.copy(cartesian), FR3)
 
 
 def test_a_linear_problem_has_the_textbook_intervals() -> None:

@@ -13,14 +13,12 @@ from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.make import TASKS, find_task
 from sim.recording.play import (
     STREAM,
-    DemonstrateConfig,
+    ExpertDemonstrationsConfig,
     PlayConfig,
     SubGoal,
     demonstrate,
-    occupied_cells,
     play,
 )
-from sim.tasks import pick_cube, reach
 from sim.vec_env import Worlds, WorldsConfig
 
 CELL = 0.05
@@ -30,7 +28,7 @@ CELL = 0.05
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> EpisodeStore:
     path = tmp_path_factory.mktemp("play") / "store.zarr"
-    play(pick_cube.TASK, range(8), path, PlayConfig(steps=200, batch=8))
+    play(find_task("pick_cube"), range(8), path, PlayConfig(steps=200, batch=8))
     return EpisodeStore.open(path)
 
 
@@ -41,10 +39,10 @@ def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> list[EpisodeStore]
     folder = tmp_path_factory.mktemp("demonstrations")
     for i in range(4):
         demonstrate(
-            pick_cube.TASK,
+            find_task("pick_cube"),
             range(8),
             folder / f"{i}",
-            DemonstrateConfig(noise=0.002 * i, batch=8, keep="all"),
+            ExpertDemonstrationsConfig(noise=0.002 * i, batch=8, keep="all"),
         )
     return [EpisodeStore.open(folder / f"{i}") for i in range(4)]
 
@@ -54,6 +52,12 @@ def positions(store: EpisodeStore) -> np.ndarray:
     return np.concatenate(
         [store.column(STREAM, "grasp_pose")[:, :3], store.column(STREAM, "cube_position")], axis=1
     )
+
+
+def occupied_cells(points: np.ndarray, cell: np.ndarray | float) -> int:
+    """How many cells of a grid of width `cell` hold at least one of `points` (T, D): a measure of
+    coverage."""
+    return len(np.unique(np.floor(np.asarray(points) / cell).astype(np.int64), axis=0))
 
 
 def moved(cube: np.ndarray) -> float:
@@ -73,7 +77,7 @@ def test_play_covers_more_of_hand_and_cube_positions_than_as_many_frames_of_the_
 
 
 def test_random_actions_move_the_cube_less_often_than_play(played: EpisodeStore) -> None:
-    engine = MujocoEngine(pick_cube.TASK, 8)
+    engine = MujocoEngine(find_task("pick_cube"), 8)
     engine.reset(np.arange(8), np.arange(8))
     rng, everyone = np.random.default_rng(0), np.ones(8, dtype=bool)
     cube = []
@@ -106,7 +110,7 @@ def test_a_closing_hand_is_told_to_close(played: EpisodeStore) -> None:
 def test_the_same_seed_plays_the_same_beside_any_others(
     played: EpisodeStore, tmp_path: Path
 ) -> None:
-    play(pick_cube.TASK, [5, 100, 3], tmp_path / "s.zarr", PlayConfig(steps=200, batch=2))
+    play(find_task("pick_cube"), [5, 100, 3], tmp_path / "s.zarr", PlayConfig(steps=200, batch=2))
     again = EpisodeStore.open(tmp_path / "s.zarr")
     for episode, seed in ((0, 5), (2, 3)):
         assert again.metadata(episode)["seed"] == seed
@@ -124,7 +128,7 @@ def test_stored_actions_lead_through_the_stored_observations(
 ) -> None:
     store = demonstrated[1]
     rows = store.read(4, STREAM)
-    worlds = Worlds(MujocoEngine(pick_cube.TASK, 1), WorldsConfig(on_end="freeze"))
+    worlds = Worlds(MujocoEngine(find_task("pick_cube"), 1), WorldsConfig(on_end="freeze"))
     observation, solved = worlds.reset([store.metadata(4)["seed"]]), False
     for k, action in enumerate(rows["action"]):
         np.testing.assert_allclose(
@@ -137,7 +141,7 @@ def test_stored_actions_lead_through_the_stored_observations(
 
 
 def test_actions_of_play_lead_through_the_stored_observations(played: EpisodeStore) -> None:
-    rows, engine = played.read(2, STREAM), MujocoEngine(pick_cube.TASK, 1)
+    rows, engine = played.read(2, STREAM), MujocoEngine(find_task("pick_cube"), 1)
     engine.reset(np.zeros(1, dtype=int), np.array([played.metadata(2)["seed"]]))
     # Stored actions are rounded to float32, so contacts let the two drift apart in the end.
     for k in range(40):
@@ -150,13 +154,13 @@ def test_actions_of_play_lead_through_the_stored_observations(played: EpisodeSto
 
 def test_only_successful_demonstrations_are_kept_unless_all_are_asked_for(tmp_path: Path) -> None:
     # 4 cm of noise is twice the tolerance, so that some attempts fail.
-    config = DemonstrateConfig(noise=0.04, batch=20)
-    kept = demonstrate(reach.TASK, range(20), tmp_path / "kept.zarr", config)
+    config = ExpertDemonstrationsConfig(noise=0.04, batch=20)
+    kept = demonstrate(find_task("reach"), range(20), tmp_path / "kept.zarr", config)
     everything = demonstrate(
-        reach.TASK,
+        find_task("reach"),
         range(20),
         tmp_path / "all.zarr",
-        DemonstrateConfig(noise=0.04, batch=20, keep="all"),
+        ExpertDemonstrationsConfig(noise=0.04, batch=20, keep="all"),
     )
     assert 0 < kept.episodes < 20
     assert kept.success_rate == kept.episodes / 20 == everything.success_rate
@@ -169,8 +173,8 @@ def test_only_successful_demonstrations_are_kept_unless_all_are_asked_for(tmp_pa
 
 
 def test_demonstrations_in_joint_deltas_have_their_action_space(tmp_path: Path) -> None:
-    config = DemonstrateConfig(worlds=MujocoConfig(actions=JointDelta()), batch=4)
-    recorded = demonstrate(reach.TASK, range(4), tmp_path / "s.zarr", config)
+    config = ExpertDemonstrationsConfig(worlds=MujocoConfig(actions=JointDelta()), batch=4)
+    recorded = demonstrate(find_task("reach"), range(4), tmp_path / "s.zarr", config)
     assert recorded.success_rate == 1.0
     field = EpisodeStore.open(tmp_path / "s.zarr").schema.streams[STREAM].fields["action"]
     assert field.shape == (7,)
@@ -181,25 +185,27 @@ def test_demonstrations_in_joint_deltas_have_their_action_space(tmp_path: Path) 
 def test_every_task_can_be_played_with_and_demonstrated(name: str, tmp_path: Path) -> None:
     task = find_task(name)
     assert play(task, range(2), tmp_path / "play.zarr", PlayConfig(steps=10)).steps == 20
-    config = DemonstrateConfig(keep="all")
+    config = ExpertDemonstrationsConfig(keep="all")
     assert demonstrate(task, range(1), tmp_path / "expert.zarr", config).episodes == 1
-
-
-def test_occupied_cells_are_counted_once() -> None:
-    points = np.array([[0.01, 0.01], [0.04, 0.02], [0.06, 0.01], [-0.01, 0.01]])
-    assert occupied_cells(points, 0.05) == 3
-    assert occupied_cells(points, np.array([1.0, 1.0])) == 2
 
 
 def test_bad_requests_are_refused_with_their_reason(tmp_path: Path) -> None:
     with pytest.raises(HandoffError, match="different seeds"):
-        play(reach.TASK, [1, 1], tmp_path / "a.zarr")
+        play(find_task("reach"), [1, 1], tmp_path / "a.zarr")
     with pytest.raises(HandoffError, match="at least one"):
-        demonstrate(reach.TASK, [], tmp_path / "a.zarr")
+        demonstrate(find_task("reach"), [], tmp_path / "a.zarr")
     with pytest.raises(HandoffError, match="weights"):
-        play(reach.TASK, [1], tmp_path / "a.zarr", PlayConfig(weights=(0, 0, 0, 0, 0, 0)))
+        play(find_task("reach"), [1], tmp_path / "a.zarr", PlayConfig(weights=(0, 0, 0, 0, 0, 0)))
     with pytest.raises(HandoffError, match="no hand"):
-        play(reach.TASK, [1], tmp_path / "b.zarr", PlayConfig(weights=(0, 0, 0, 1, 1, 0)))
+        play(find_task("reach"), [1], tmp_path / "b.zarr", PlayConfig(weights=(0, 0, 0, 1, 1, 0)))
     with pytest.raises(HandoffError, match="duration"):
-        play(reach.TASK, [1], tmp_path / "a.zarr", PlayConfig(duration=(2.0, 1.0)))
+        play(find_task("reach"), [1], tmp_path / "a.zarr", PlayConfig(duration=(2.0, 1.0)))
     assert not (tmp_path / "a.zarr").exists()
+
+
+def test_a_store_names_the_robot_that_it_was_recorded_with(tmp_path: Path) -> None:
+    for robot in ("fr3", "panda"):
+        demonstrate(find_task("reach", robot=robot), range(2), tmp_path / robot)
+        store = EpisodeStore.open(tmp_path / robot, "r")
+        assert store.schema.robot == robot
+        assert store.num_episodes == 2

@@ -7,17 +7,17 @@ import sim.recording.rollouts
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
-from sim.evaluation.rollout import Episode
+from sim.evaluation.rollout import EpisodeResult
 from sim.recording.rollouts import FIELDS, RecordConfig, record_rollouts
 
 
-def _episode(seed: int, success: bool, steps: int) -> Episode:
+def _episode(seed: int, success: bool, steps: int) -> EpisodeResult:
     random = np.random.default_rng(seed)
     trajectory = {
         name: random.uniform(0.0, 0.5, (steps, *spec.shape)) for name, spec in FIELDS.items()
     }
     coverage, score = (0.96, 1.0) if success else (0.475, 0.5)
-    return Episode(
+    return EpisodeResult(
         seed=seed,
         score=score,
         success=success,

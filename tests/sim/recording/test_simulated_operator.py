@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from robots.interfaces import Intervention, Reason
+from robots.franka import find_robot
+from robots.interfaces import Intervention, Observation, Reason
 from robots.spec import ActionSpec
 from sim.engines.mujoco import MujocoEngine
+from sim.make import find_task
 from sim.recording.simulated_operator import (
     OperatorConfig,
     SimulatedOperator,
+    Value,
     disagreement,
-    expert_value,
 )
-from sim.tasks import pick_cube, reach
 from sim.tasks.task import Intent, Reward, Task
 from sim.vec_env import Worlds, WorldsConfig
 
@@ -40,8 +41,10 @@ class FakeWorlds:
         )
         self.task = Task(
             name="fake",
+            robot=find_robot("fr3"),
             scene=lambda: cast(Any, None),
             reset=lambda rng, start: None,
+            q_posture=find_robot("fr3").q_home,
             observations={},
             rewards={"progress": Reward(1.0, lambda v: cast(Any, v).reward)},
             success=lambda v: cast(Any, v).success,
@@ -327,6 +330,23 @@ def test_bad_use_is_refused_with_its_reason() -> None:
         person(policy="value_gap", value=lambda o, a: a[:, 0]).intervene(np.zeros((1, 3)))
 
 
+def expert_value(engine: MujocoEngine, steps: int, discount: float = 0.98) -> Value:
+    """Reference Q of the scripted expert, by simulation: the action first, then what the expert
+    does, discounted rewards summed over `steps`."""
+
+    def value(observation: Observation, action: np.ndarray) -> np.ndarray:
+        everyone = np.ones(engine.num_envs, dtype=bool)
+        state = engine.save()
+        total = np.zeros(engine.num_envs)
+        for k in range(steps):
+            engine.step(action if k == 0 else engine.expert_action(), everyone)
+            total += discount**k * engine.read().reward
+        engine.restore(np.arange(engine.num_envs), state)
+        return total
+
+    return value
+
+
 def run(
     task: Task, n: int, config: OperatorConfig | None, gap: bool = False, steps: int | None = None
 ) -> Any:
@@ -359,9 +379,13 @@ def run(
 
 
 def test_always_with_full_skill_succeeds_as_the_expert_does_and_without_skill_fails() -> None:
-    skilled = run(pick_cube.TASK, 25, OperatorConfig(policy="always", reaction_time=AT_ONCE))
+    skilled = run(
+        find_task("pick_cube"), 25, OperatorConfig(policy="always", reaction_time=AT_ONCE)
+    )
     clumsy = run(
-        pick_cube.TASK, 25, OperatorConfig(policy="always", reaction_time=AT_ONCE, skill=0.0)
+        find_task("pick_cube"),
+        25,
+        OperatorConfig(policy="always", reaction_time=AT_ONCE, skill=0.0),
     )
     assert skilled.success == 1.0
     assert skilled.taken == 1.0
@@ -369,14 +393,14 @@ def test_always_with_full_skill_succeeds_as_the_expert_does_and_without_skill_fa
 
 
 def test_a_person_who_never_steps_in_leaves_the_policys_trajectory_as_it_is() -> None:
-    alone = run(reach.TASK, 3, None, steps=20)
-    watched = run(reach.TASK, 3, OperatorConfig(policy="never"), steps=20)
+    alone = run(find_task("reach"), 3, None, steps=20)
+    watched = run(find_task("reach"), 3, OperatorConfig(policy="never"), steps=20)
     np.testing.assert_array_equal(alone.state, watched.state)
 
 
 def test_a_person_who_predicts_failure_raises_a_random_policys_success() -> None:
-    alone = run(reach.TASK, 50, None)
-    watched = run(reach.TASK, 50, OperatorConfig(policy="failure", hold_time=(1.0, 2.0)))
+    alone = run(find_task("reach"), 50, None)
+    watched = run(find_task("reach"), 50, OperatorConfig(policy="failure", hold_time=(1.0, 2.0)))
     # 5 of 50 against 30 of 50: exact 95 % intervals [0.03, 0.22] and [0.45, 0.74] are far apart.
     assert alone.success <= 0.1
     assert watched.success >= 0.6
@@ -385,20 +409,8 @@ def test_a_person_who_predicts_failure_raises_a_random_policys_success() -> None
 
 def test_a_person_who_compares_values_raises_a_random_policys_success() -> None:
     config = OperatorConfig(policy="value_gap", reaction_time=AT_ONCE, hold_time=(0.2, 0.2))
-    alone = run(reach.TASK, 20, None)
-    watched = run(reach.TASK, 20, config, gap=True)
+    alone = run(find_task("reach"), 20, None)
+    watched = run(find_task("reach"), 20, config, gap=True)
     # 2 of 20 against 12 of 20: exact 95 % intervals [0.01, 0.32] and [0.36, 0.81] do not touch.
     assert alone.success <= 0.1
     assert watched.success >= 0.6
-
-
-def test_a_reference_value_leaves_the_worlds_as_they_are_and_prefers_the_expert() -> None:
-    engine = MujocoEngine(reach.TASK, 8)
-    engine.reset(np.arange(8), np.arange(8))
-    before = engine.save()
-    value = expert_value(engine, 8)
-    expert = engine.expert_action()
-    good, bad = value({}, expert), value({}, -expert)
-    assert (good > bad).all()
-    for name, array in engine.save().items():
-        np.testing.assert_array_equal(array, before[name])

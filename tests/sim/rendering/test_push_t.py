@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
+from robots.franka import find_robot
 from sim.rendering import push_t
 from sim.rendering.video import write_video
 from sim.tasks.push_t.geometry import BOARD_CENTRE, GOAL_POSE, Q_BOARD_CENTRE
+
+FR3 = find_robot("fr3")
 
 Q = np.tile(Q_BOARD_CENTRE, (3, 1))
 TEE = np.tile([0.1, 0.1, 0.0], (3, 1))
@@ -51,14 +54,14 @@ def test_float_frames_are_refused(tmp_path: Path) -> None:
 
 def test_plan_view_draws_the_pusher_over_the_boards_centre() -> None:
     height, width = 460, 640
-    frame = next(push_t.plan_frames(Q, TEE, (height, width)))
+    frame = next(push_t.plan_frames(Q, TEE, (height, width), FR3))
     scale = height / push_t.PLAN_HEIGHT
     row = round((BOARD_CENTRE[1] - push_t.PLAN_TOP) * scale)
     assert tuple(frame[row, width // 2]) == push_t.PUSHER
 
 
 def test_plan_view_needs_no_opengl(tmp_path: Path) -> None:
-    assert push_t.render_episode(tmp_path / "v.mp4", Q, TEE, 10, renderer="plan") == "plan"
+    assert push_t.render_episode(tmp_path / "v.mp4", Q, TEE, 10, FR3, renderer="plan") == "plan"
     assert len(decoded(tmp_path / "v.mp4")) == 3
 
 
@@ -69,14 +72,15 @@ def test_without_any_graphics_driver_the_plan_view_is_chosen(
     assert push_t.available_renderer() == "plan"
 
 
+@pytest.mark.needs("opengl")
 def test_table_scene_is_drawn_where_opengl_works(tmp_path: Path) -> None:
     renderer = push_t.available_renderer()
-    if renderer == "plan":
-        pytest.skip("no EGL or OSMesa on this machine")
     q = np.concatenate([Q, Q + 0.2])
     tee = np.concatenate([TEE, np.tile(GOAL_POSE, (3, 1))])
     assert (
-        push_t.render_episode(tmp_path / "v.mp4", q, tee, 10, size=(120, 160), renderer=renderer)
+        push_t.render_episode(
+            tmp_path / "v.mp4", q, tee, 10, FR3, size=(120, 160), renderer=renderer
+        )
         == renderer
     )
     frames = decoded(tmp_path / "v.mp4")
@@ -87,4 +91,4 @@ def test_table_scene_is_drawn_where_opengl_works(tmp_path: Path) -> None:
 
 def test_streams_of_different_lengths_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HandoffError, match="one length"):
-        push_t.render_episode(tmp_path / "v.mp4", Q, TEE[:2], 10)
+        push_t.render_episode(tmp_path / "v.mp4", Q, TEE[:2], 10, FR3)

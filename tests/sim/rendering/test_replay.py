@@ -12,6 +12,8 @@ from sim.make import find_task
 from sim.rendering.replay import redraw
 from sim.scene.cameras import CamerasConfig
 
+pytestmark = pytest.mark.needs("opengl")
+
 
 @pytest.mark.parametrize("name", ["open_drawer", "flip_switch"])
 def test_what_is_drawn_of_an_observation_is_what_the_world_shows(name: str) -> None:

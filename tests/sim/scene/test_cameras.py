@@ -3,15 +3,17 @@ import pytest
 
 from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
+from sim.make import find_task
 from sim.scene.cameras import CamerasConfig
-from sim.tasks import pick_cube
 from sim.vec_env import Worlds, WorldsConfig
+
+pytestmark = pytest.mark.needs("opengl")
 
 
 @pytest.fixture(scope="module")
 def worlds():
     config = MujocoConfig(cameras=CamerasConfig(height=96, width=128))
-    worlds = Worlds(MujocoEngine(pick_cube.TASK, 3, config), WorldsConfig(on_end="freeze"))
+    worlds = Worlds(MujocoEngine(find_task("pick_cube"), 3, config), WorldsConfig(on_end="freeze"))
     yield worlds
     worlds.close()
 
@@ -55,7 +57,7 @@ def test_randomised_light_and_camera_change_the_picture() -> None:
     pictures = []
     for randomized in (False, True):
         config = MujocoConfig(cameras=CamerasConfig(names=("front",)), randomized=randomized)
-        engine = Worlds(MujocoEngine(pick_cube.TASK, 1, config))
+        engine = Worlds(MujocoEngine(find_task("pick_cube"), 1, config))
         pictures.append(engine.reset([3])["image_front"].astype(int))
         engine.close()
     assert np.abs(pictures[0] - pictures[1]).mean() > 1.0
@@ -63,4 +65,6 @@ def test_randomised_light_and_camera_change_the_picture() -> None:
 
 def test_an_unknown_camera_is_refused_by_name() -> None:
     with pytest.raises(HandoffError, match=r"no camera \['side'\]"):
-        MujocoEngine(pick_cube.TASK, 1, MujocoConfig(cameras=CamerasConfig(names=("side",))))
+        MujocoEngine(
+            find_task("pick_cube"), 1, MujocoConfig(cameras=CamerasConfig(names=("side",)))
+        )

@@ -13,8 +13,8 @@ import pytest
 
 from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
+from sim.make import find_task
 from sim.scene.randomize import Range, apply, delay_of, draw
-from sim.tasks import pick_cube, reach
 
 XML = """
 <mujoco>
@@ -147,7 +147,10 @@ def test_an_unknown_name_is_refused_with_those_there_are(what: Any) -> None:
 
 def test_a_world_is_drawn_from_its_seed_and_not_from_its_place() -> None:
     config = MujocoConfig(randomized=True)
-    many, one = MujocoEngine(pick_cube.TASK, 4, config), MujocoEngine(pick_cube.TASK, 1, config)
+    many, one = (
+        MujocoEngine(find_task("pick_cube"), 4, config),
+        MujocoEngine(find_task("pick_cube"), 1, config),
+    )
     many.reset(np.arange(4), np.array([3, 1, 4, 15]))
     one.reset(np.arange(1), np.array([4]))
     rng = np.random.default_rng(0)
@@ -161,8 +164,8 @@ def test_a_world_is_drawn_from_its_seed_and_not_from_its_place() -> None:
 
 def test_randomisation_leaves_the_starts_as_they_are_and_changes_what_follows() -> None:
     plain, varied = (
-        MujocoEngine(reach.TASK, 3),
-        MujocoEngine(reach.TASK, 3, MujocoConfig(randomized=True)),
+        MujocoEngine(find_task("reach"), 3),
+        MujocoEngine(find_task("reach"), 3, MujocoConfig(randomized=True)),
     )
     for engine in (plain, varied):
         engine.reset(np.arange(3), np.arange(3))
@@ -174,7 +177,7 @@ def test_randomisation_leaves_the_starts_as_they_are_and_changes_what_follows() 
 
 
 def test_a_new_episode_draws_anew() -> None:
-    engine = MujocoEngine(pick_cube.TASK, 1, MujocoConfig(randomized=True))
+    engine = MujocoEngine(find_task("pick_cube"), 1, MujocoConfig(randomized=True))
     draws = []
     for seed in (1, 2, 1):
         engine.reset(np.zeros(1, dtype=int), np.array([seed]))
@@ -184,7 +187,7 @@ def test_a_new_episode_draws_anew() -> None:
 
 
 def test_a_restored_world_has_the_parameters_of_the_saved_one() -> None:
-    engine = MujocoEngine(pick_cube.TASK, 2, MujocoConfig(randomized=True))
+    engine = MujocoEngine(find_task("pick_cube"), 2, MujocoConfig(randomized=True))
     engine.reset(np.arange(2), np.array([1, 2]))
     state = engine.save()
     # World 1 becomes a copy of world 0: from then on both do the same.
@@ -194,7 +197,7 @@ def test_a_restored_world_has_the_parameters_of_the_saved_one() -> None:
     np.testing.assert_array_equal(engine.qpos[0], engine.qpos[1])
 
 
-@pytest.mark.parametrize("task", [reach.TASK, pick_cube.TASK])
+@pytest.mark.parametrize("task", [find_task("reach"), find_task("pick_cube")])
 def test_every_declared_range_is_a_change_around_the_models_own_value(task: Any) -> None:
     for item in task.ranges:
         neutral = {"delay": 0.0, "camera": 0.0}.get(item.what, 1.0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
+from sim.make import find_task
 from sim.scene.view import View
 from sim.tasks.cable_route import (
     ANCHOR,
@@ -17,11 +18,12 @@ from sim.tasks.cable_route import (
     SEGMENTS,
     START_HIGH,
     START_LOW,
-    TASK,
 )
 from sim.tasks.fixture import fixture_pose
 from sim.tasks.task import Intent
 from sim.vec_env import Worlds, WorldsConfig
+
+TASK = find_task("cable_route")
 
 
 @pytest.fixture

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
+from sim.make import find_task
 from sim.scene.view import View
 from sim.tasks.fixture import fixture_pose
-from sim.tasks.peg_insert import PEG_LENGTH, SOCKET_HIGH, SOCKET_LOW, START_HIGH, START_LOW, TASK
+from sim.tasks.peg_insert import PEG_LENGTH, SOCKET_HIGH, SOCKET_LOW, START_HIGH, START_LOW
 from sim.tasks.task import Intent
 from sim.vec_env import Worlds, WorldsConfig
+
+TASK = find_task("peg_insert")
 
 SOCKET = np.array([0.5, 0.05, 0.3])
 X_OF_SOCKET = np.array([np.cos(0.3), np.sin(0.3), 0.0])

@@ -2,8 +2,11 @@ import numpy as np
 import pytest
 
 from sim.engines.mujoco import MujocoEngine
-from sim.tasks.pick_cube import CUBE_HIGH, CUBE_LOW, GOAL_HIGH, GOAL_LOW, HALF, TASK, TOLERANCE
+from sim.make import find_task
+from sim.tasks.pick_cube import CUBE_HIGH, CUBE_LOW, GOAL_HIGH, GOAL_LOW, HALF, TOLERANCE
 from sim.vec_env import Worlds, WorldsConfig
+
+TASK = find_task("pick_cube")
 
 
 @pytest.fixture

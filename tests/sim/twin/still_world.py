@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from robots.franka.gripper import WIDTH_MAX
-from robots.franka.kinematics import forward_kinematics
+from robots.franka import find_robot
 from sim.scene.scene import GRIPPER_DAMPING, GRIPPER_STIFFNESS
+
+FR3 = find_robot("fr3")
 
 Q = np.array([0.0, -0.785, 0.0, -2.356, 0.0, 1.571, 0.785])
 
@@ -18,7 +19,7 @@ class SpringHand:
 
     def __init__(self, width: float = 0.08) -> None:
         self.width = self.target = width
-        self.lowest, self.highest = 0.0, WIDTH_MAX
+        self.lowest, self.highest = 0.0, FR3.gripper.width_max
         """Openings at which the fingers meet a thing between them, or around them [m]."""
         self.limit = 0.0
         self.force = 0.0
@@ -40,6 +41,7 @@ class SpringHand:
 class StillWorld:
     """Implements `sim.twin.world.World`: whatever the torques, the arm stands."""
 
+    robot = FR3
     ee_mass, ee_com, ee_inertia = 0.73, np.zeros(3), np.eye(3) * 1e-3
     flange_T_ee = np.eye(4)
 
@@ -51,7 +53,7 @@ class StillWorld:
     @property
     def base_T_ee(self) -> np.ndarray:
         """See `World`."""
-        return forward_kinematics(self.q)
+        return FR3.chain.forward_kinematics(self.q)
 
     def step(self, tau: np.ndarray) -> None:
         """See `World`."""

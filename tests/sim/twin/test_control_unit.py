@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
 
-from robots.franka.fr3 import Q_HOME, Q_MAX
+from robots.franka import find_robot
 from sim.twin import commands
 from sim.twin.control_unit import ControlUnit
 from sim.twin.protocol import COMMAND, Controller, ErrorBit, Generator, MoveStatus, RobotMode
 from sim.twin.push_t_world import PushTWorld
+
+FR3 = find_robot("fr3")
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +17,7 @@ def world():
 
 @pytest.fixture
 def unit(world):
-    world.reset(np.array([0.256, 0.400]), np.array([0.256, 0.300, 0.0]), Q_HOME)
+    world.reset(np.array([0.256, 0.400]), np.array([0.256, 0.300, 0.0]), FR3.q_home)
     return ControlUnit(world)
 
 
@@ -33,7 +35,7 @@ def errors(unit):
 def test_at_rest_the_arm_holds_its_place(unit):
     for _ in range(200):
         unit.cycle(None)
-    np.testing.assert_allclose(unit.world.q, Q_HOME, atol=1e-6)
+    np.testing.assert_allclose(unit.world.q, FR3.q_home, atol=1e-6)
 
 
 def test_a_torque_within_1_nm_per_cycle_is_obeyed(unit):
@@ -60,23 +62,23 @@ def test_a_nan_torque_is_refused(unit):
 
 def test_a_position_motion_must_start_where_the_arm_is(unit):
     unit.begin(1, Controller.JOINT_IMPEDANCE, Generator.JOINT_POSITION)
-    unit.cycle(command(q_c=Q_HOME + 0.01))
+    unit.cycle(command(q_c=FR3.q_home + 0.01))
     assert errors(unit) == [ErrorBit.START_POSITION_INVALID]
 
 
 def test_a_position_step_is_a_discontinuity(unit):
     # 2e-5 rad in the second millisecond is 0.02 rad/s from rest: 20 rad/s^2, twice the limit.
     unit.begin(1, Controller.JOINT_IMPEDANCE, Generator.JOINT_POSITION)
-    unit.cycle(command(q_c=Q_HOME))
-    unit.cycle(command(q_c=Q_HOME + 2e-5))
+    unit.cycle(command(q_c=FR3.q_home))
+    unit.cycle(command(q_c=FR3.q_home + 2e-5))
     assert errors(unit) == [ErrorBit.COMMANDED_VELOCITY_DISCONTINUITY]
 
 
 def test_a_jump_in_acceleration_is_a_discontinuity(unit):
     # 8e-6 rad in the second millisecond is 8 rad/s^2 at once; 5000 rad/s^3 permits 5.
     unit.begin(1, Controller.JOINT_IMPEDANCE, Generator.JOINT_POSITION)
-    unit.cycle(command(q_c=Q_HOME))
-    unit.cycle(command(q_c=Q_HOME + 8e-6))
+    unit.cycle(command(q_c=FR3.q_home))
+    unit.cycle(command(q_c=FR3.q_home + 8e-6))
     assert errors(unit) == [ErrorBit.COMMANDED_ACCELERATION_DISCONTINUITY]
 
 
@@ -84,7 +86,7 @@ def test_a_position_beyond_the_range_is_refused(unit, world):
     world.reset(
         np.array([0.256, 0.400]),
         np.array([0.256, 0.300, 0.0]),
-        np.append(Q_HOME[:6], Q_MAX[6] - 1e-5),
+        np.append(FR3.q_home[:6], FR3.limits.q_max[6] - 1e-5),
     )
     unit.rest()
     unit.begin(1, Controller.JOINT_IMPEDANCE, Generator.JOINT_POSITION)
@@ -97,7 +99,7 @@ def test_joint_velocities_are_integrated(unit):
     for i in range(1, 101):
         unit.cycle(command(dq_c=[0, 0, 0, 0, 0, 0, 0.001 * i]))
     # 1e-3 rad/s per ms: sum of 1e-6 i over 100 cycles.
-    assert unit.reference[0, 6] - Q_HOME[6] == pytest.approx(1e-6 * 5050)
+    assert unit.reference[0, 6] - FR3.q_home[6] == pytest.approx(1e-6 * 5050)
     assert unit.moving
 
 
@@ -117,11 +119,11 @@ def test_a_lost_torque_command_holds_the_last_torque_and_twenty_end_the_motion(u
 
 def test_a_lost_position_command_is_extrapolated_with_constant_acceleration(unit):
     unit.begin(1, Controller.JOINT_IMPEDANCE, Generator.JOINT_POSITION)
-    unit.cycle(command(q_c=Q_HOME))
-    unit.cycle(command(q_c=Q_HOME + 4e-6))
+    unit.cycle(command(q_c=FR3.q_home))
+    unit.cycle(command(q_c=FR3.q_home + 4e-6))
     unit.cycle(None)
     # 4 rad/s^2 from rest: 4e-3 rad/s after one cycle, 8e-3 rad/s after two, so 4e-6 + 8e-6 rad.
-    np.testing.assert_allclose(unit.reference[0] - Q_HOME, 12e-6, atol=1e-12)
+    np.testing.assert_allclose(unit.reference[0] - FR3.q_home, 12e-6, atol=1e-12)
 
 
 def test_a_finished_motion_succeeds_and_the_arm_rests(unit):
@@ -156,15 +158,14 @@ def test_the_estimated_wrench_explains_the_joint_torques(unit):
     # = 0.333) its moment on joint 2, whose axis is base y, is 3 (h - 0.333).
     h = float(unit.world.base_T_ee[2, 3]) + 0.120
     J_force = _flange_jacobian(unit)[0]
-    F = unit.arm.external_wrench(Q_HOME, 3.0 * J_force, np.zeros(3))
+    F = unit.arm.external_wrench(FR3.q_home, 3.0 * J_force, np.zeros(3))
     np.testing.assert_allclose(F, [3, 0, 0, 0, 0, 0], atol=1e-3)
     assert J_force[1] == pytest.approx(h - 0.333, abs=1e-6)
 
 
 def _flange_jacobian(unit):
-    from robots.franka.kinematics import jacobian
 
-    return jacobian(Q_HOME)
+    return FR3.chain.jacobian(FR3.q_home)
 
 
 def test_recovery_is_refused_while_the_user_stop_is_pressed(unit):

@@ -5,11 +5,13 @@ import math
 
 import pytest
 
-from robots.franka.gripper import FORCE_CONTINUOUS, SPEED_MAX, WIDTH_MAX
+from robots.franka import find_robot
 from sim.scene.scene import GRIPPER_STIFFNESS
 from sim.twin.gripper import LEAD_MARGIN, STILL_TICKS, HandUnit
 from sim.twin.protocol import HandCommand, HandStatus
 from tests.sim.twin.still_world import SpringHand
+
+FR3 = find_robot("fr3")
 
 
 @pytest.fixture
@@ -19,7 +21,7 @@ def hand():
 
 @pytest.fixture
 def unit(hand):
-    return HandUnit(hand)
+    return HandUnit(hand, FR3.gripper)
 
 
 def pass_ticks(unit, ticks):
@@ -101,7 +103,7 @@ def test_a_grasp_of_nothing_is_unsuccessful_and_stays_closed(unit, hand):
 
 def test_what_is_wider_than_the_opening_is_grasped_from_within():
     hand = SpringHand(0.02)
-    unit, hand.highest = HandUnit(hand), 0.06
+    unit, hand.highest = HandUnit(hand, FR3.gripper), 0.06
     grasp(unit, 0.06)
     assert outcome(unit) == HandStatus.SUCCESS
     assert hand.width == 0.06
@@ -123,7 +125,7 @@ def test_the_servos_target_leads_by_no_more_than_the_force_needs(unit, hand):
 
 def test_at_rest_against_a_thing_the_force_builds_at_the_hands_full_speed(unit, hand):
     hand.lowest = 0.079
-    grasp(unit, 0.08, force=FORCE_CONTINUOUS, speed=0.002)
+    grasp(unit, 0.08, force=FR3.gripper.force_max, speed=0.002)
     # 1 mm at 2 mm/s, the fingers found at rest, then 72 mm of lead at 0.1 m/s. At 2 mm/s that were
     # 36 s.
     assert outcome(unit, 500 + 2 * STILL_TICKS + 720 + 100) == HandStatus.SUCCESS
@@ -181,7 +183,7 @@ def test_homing_closes_and_opens_wide(unit, hand):
         narrowest = min(narrowest, hand.width)
     assert unit.replies[0][2] == HandStatus.SUCCESS
     assert narrowest < 1e-3
-    assert hand.width == pytest.approx(WIDTH_MAX, abs=1e-3)
+    assert hand.width == pytest.approx(FR3.gripper.width_max, abs=1e-3)
 
 
 def test_a_second_action_fails_at_once_and_the_first_goes_on(unit, hand):
@@ -196,13 +198,13 @@ def test_a_second_action_fails_at_once_and_the_first_goes_on(unit, hand):
 @pytest.mark.parametrize(
     ("command", "values"),
     [
-        (HandCommand.MOVE, (WIDTH_MAX + 1e-6, 0.1)),
+        (HandCommand.MOVE, (FR3.gripper.width_max + 1e-6, 0.1)),
         (HandCommand.MOVE, (-1e-6, 0.1)),
         (HandCommand.MOVE, (math.nan, 0.1)),
         (HandCommand.MOVE, (0.03, 0.0)),
-        (HandCommand.MOVE, (0.03, SPEED_MAX + 1e-6)),
+        (HandCommand.MOVE, (0.03, FR3.gripper.speed_max + 1e-6)),
         (HandCommand.GRASP, (0.03, 0.005, 0.005, 0.1, 0.0)),
-        (HandCommand.GRASP, (0.03, 0.005, 0.005, 0.1, FORCE_CONTINUOUS + 1e-6)),
+        (HandCommand.GRASP, (0.03, 0.005, 0.005, 0.1, FR3.gripper.force_max + 1e-6)),
         (HandCommand.GRASP, (0.03, math.inf, 0.005, 0.1, 40.0)),
     ],
 )
@@ -216,6 +218,6 @@ def test_values_that_the_hand_cannot_do_fail(unit, hand, command, values):
 
 def test_until_its_first_action_the_hand_leaves_the_servo_to_the_world(hand):
     hand.press(0.04, 15.0)
-    unit = HandUnit(hand)
+    unit = HandUnit(hand, FR3.gripper)
     pass_ticks(unit, 10)
     assert (hand.target, hand.limit) == (0.04, 15.0)

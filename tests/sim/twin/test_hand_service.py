@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from robots.errors import HandoffError
-from robots.franka.gripper import WIDTH_MAX
+from robots.franka import find_robot
 from sim.twin import protocol
 from sim.twin.protocol import Command, HandCommand, HandStatus, MoveStatus
 from sim.twin.twin import TwinConfig, start_twin
@@ -17,6 +17,8 @@ from tests.sim.twin.loopback import address
 from tests.sim.twin.still_world import HandlessWorld, HandWorld
 from tests.sim.twin.test_clients import MOVE
 from tests.sim.twin.test_clients import request as arm_request
+
+FR3 = find_robot("fr3")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def begin(twin, act, *arguments):
 
 def test_the_client_reads_the_hands_state(twin, gripper):
     state = gripper.state
-    assert (state.width, state.max_width, state.is_grasped) == (0.05, WIDTH_MAX, False)
+    assert (state.width, state.max_width, state.is_grasped) == (0.05, FR3.gripper.width_max, False)
     assert state.temperature == 25
     assert gripper.server_version == 3
     assert gripper.state.time.to_msec() > state.time.to_msec()
@@ -67,7 +69,7 @@ def test_the_client_moves_the_fingers(twin, gripper):
     assert done(twin, begin(twin, gripper.move_async, 0.02, 0.1))
     assert gripper.width == pytest.approx(0.02, abs=1e-3)
     assert done(twin, begin(twin, gripper.open_async, 0.1))
-    assert gripper.width == pytest.approx(WIDTH_MAX, abs=1e-3)
+    assert gripper.width == pytest.approx(FR3.gripper.width_max, abs=1e-3)
 
 
 def test_the_client_grasps_a_thing_and_loses_it(twin, gripper):
@@ -108,7 +110,7 @@ def test_a_second_move_fails_while_the_first_runs(twin, gripper, franky):
 
 def test_homing_ends_open(twin, gripper):
     assert done(twin, begin(twin, gripper.homing_async))
-    assert gripper.width == pytest.approx(WIDTH_MAX, abs=1e-3)
+    assert gripper.width == pytest.approx(FR3.gripper.width_max, abs=1e-3)
 
 
 def openings(host, franky):

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from robots.franka import gripper
-from robots.franka.kinematics import forward_kinematics
+from robots.franka import find_robot
 from sim.engines.mujoco import MujocoEngine
 from sim.make import TASKS, find_task
 from sim.twin.task_world import OWN, TaskWorld
+
+FR3 = find_robot("fr3")
 
 AT_A_HAND = [name for name in TASKS if name != "push_t"]
 
@@ -42,17 +43,17 @@ def test_the_arm_stands_under_torques_of_nothing_but_its_weight() -> None:
 
 def test_end_effector_is_the_hand_with_its_fingers() -> None:
     world = TaskWorld("flip_switch")
-    assert world.ee_mass == pytest.approx(gripper.MASS)
-    assert world.flange_T_ee[2, 3] == pytest.approx(gripper.TCP_OFFSET)
+    assert world.ee_mass == pytest.approx(FR3.gripper.mass)
+    assert world.flange_T_ee[2, 3] == pytest.approx(FR3.gripper.tcp_offset)
     np.testing.assert_allclose(
-        world.base_T_ee, forward_kinematics(world.q) @ world.flange_T_ee, atol=1e-9
+        world.base_T_ee, FR3.chain.forward_kinematics(world.q) @ world.flange_T_ee, atol=1e-9
     )
 
 
-@pytest.mark.parametrize(("target", "expected"), [(-0.1, 0.0), (0.2, gripper.WIDTH_MAX)])
+@pytest.mark.parametrize(("target", "expected"), [(-0.1, 0.0), (0.2, FR3.gripper.width_max)])
 def test_fingers_that_press_their_stops_stay_there(target: float, expected: float) -> None:
     world = TaskWorld("pick_cube")
-    world.hand.press(target, gripper.FORCE_CONTINUOUS)
+    world.hand.press(target, FR3.gripper.force_max)
     for _ in range(1500):
         world.step(np.zeros(7))
     assert world.hand.width == pytest.approx(expected, abs=1e-3)

@@ -18,12 +18,13 @@ import pytest
 from real.franka.arm import FrankaArm, FrankaConfig
 from real.franka.realtime import Scheduling
 from robots.errors import HandoffError
-from robots.franka.fr3 import DQ_MAX, Q_MAX, Q_MIN
-from robots.franka.kinematics import forward_kinematics
+from robots.franka import find_robot
 from sim.twin import protocol
 from sim.twin.push_t_world import PushTWorld
 from sim.twin.twin import TwinConfig, start_twin
 from tests.sim.twin.loopback import address
+
+FR3 = find_robot("fr3")
 
 franky = pytest.importorskip("franky", reason="franky-control has wheels for Linux x86_64 only")
 
@@ -39,9 +40,16 @@ def connect(twin):
 
 def lift(robot, twin):
     target = robot.state.q_d + LIFT
-    with twin.free_run():
-        robot.move(franky.JointMotion(target))
+    robot.move(franky.JointMotion(target), asynchronous=True)
+    finish(robot, twin)
     return target
+
+
+def finish(robot, twin):
+    """Lets the motion that has just been asked for come to its end."""
+    twin.wait_for_motion()
+    twin.advance(3.0)
+    robot.join_motion()
 
 
 def begin_tracking(robot, twin):
@@ -58,8 +66,8 @@ def begin_tracking(robot, twin):
 
 def stop(robot, twin):
     robot.move(franky.TorqueStopMotion(), asynchronous=True)
-    with twin.free_run():
-        robot.join_motion()
+    twin.advance(1.0)
+    robot.join_motion()
 
 
 def track(motion, pose, twin, steps=150):
@@ -93,7 +101,7 @@ def test_the_client_computes_the_pose_that_the_twin_reports(twin, robot):
     client = robot.model.pose(franky.Frame.EndEffector, state).matrix
     np.testing.assert_allclose(client, state.O_T_EE.matrix, atol=1e-6)
     flange = robot.model.pose(franky.Frame.Flange, state).matrix
-    np.testing.assert_allclose(flange, forward_kinematics(state.q), atol=1e-9)
+    np.testing.assert_allclose(flange, FR3.chain.forward_kinematics(state.q), atol=1e-9)
     assert robot.state.robot_mode == franky.RobotMode.Idle
 
 
@@ -107,7 +115,11 @@ def test_the_client_reads_limits_and_payload_from_the_twin(twin, robot):
     # franky's own `joint_velocity_limit` is a table for the older arm; the robot's URDF is what
     # counts.
     limits = ElementTree.fromstring(robot.model_urdf).findall("joint/limit")
-    for name, expected in {"lower": Q_MIN, "upper": Q_MAX, "velocity": DQ_MAX}.items():
+    for name, expected in {
+        "lower": FR3.limits.q_min,
+        "upper": FR3.limits.q_max,
+        "velocity": FR3.limits.dq_max,
+    }.items():
         np.testing.assert_array_equal([float(limit.attrib[name]) for limit in limits], expected)
     robot.set_load(0.5, [0.0, 0.0, 0.05], np.eye(3).ravel() * 1e-3)
     assert robot.state.m_load == pytest.approx(0.5)
@@ -148,8 +160,10 @@ def test_robot_stop_preempts_a_motion_that_is_not_granted_time(twin, robot):
 
 
 def test_pressing_into_the_table_is_a_reflex_and_recovery_ends_it(twin, robot):
-    with twin.free_run(), pytest.raises(franky.ControlException, match="joint_reflex"):
-        robot.move(franky.JointMotion(robot.state.q_d + 0.2 * np.eye(7)[1]))
+    into_the_table = franky.JointMotion(robot.state.q_d + 0.2 * np.eye(7)[1])
+    robot.move(into_the_table, asynchronous=True)
+    with pytest.raises(franky.ControlException, match="joint_reflex"):
+        finish(robot, twin)
     assert robot.state.robot_mode == franky.RobotMode.Reflex
     assert robot.recover_from_errors()
     assert not robot.has_errors

@@ -10,11 +10,10 @@ from torch import nn
 
 from policies.card import Shapes
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.collection.chunk_env import ChunkWorlds
 from policies.rl.collection.collector import Collector
-from policies.rl.collection.episode_statistics import RECENT, EpisodeTally, Recent
-from policies.rl.collection.interfaces import Decided
 from policies.rl.collection.reward_shaping import PracticeReward
 from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
@@ -99,41 +98,20 @@ def test_a_rollout_values_the_true_observation_behind_every_decision():
     actor = DenoisingActor(found._policy, DppoConfig(steps=5))  # type: ignore[arg-type]
     collector = Collector(found, actor, value, 0.9)
     rollout = collector.rollout(6)
-    ended = rollout.terminated_TN | rollout.truncated_TN
-    assert ended[:, 0].tolist() == [False, True] * 3
+    ended_TN = rollout.terminated_TN | rollout.truncated_TN
+    assert ended_TN[:, 0].tolist() == [False, True] * 3
     assert rollout.truncated_TN[3, 1:].all()
     with torch.no_grad():
-        going = ~ended[:-1]
+        going = ~ended_TN[:-1]
         torch.testing.assert_close(rollout.next_value_TN[:-1][going], rollout.value_TN[1:][going])
         # World 1 ran into its limit at step 7, seen as (7, 7): it had ended before the last action
         # of its chunk.
         true = value(torch.tensor([[[7.0, 101.0], [7.0, 101.0]]]))[0, 0]
     torch.testing.assert_close(rollout.next_value_TN[3, 1], true)
-    assert collector.tally.solved.count(True) == 3
-    assert collector.tally.returns[0] == pytest.approx(1.0 + 0.9 * 2.0 + 3.0)
-
-
-def ended(solved: list[bool], truncated: list[bool]) -> Decided:
-    """A decision behind which those of the worlds are over that solved the task or ran out of
-    time."""
-    rows = len(solved)
-    won, late = torch.tensor(solved), torch.tensor(truncated)
-    return Decided(won.float(), torch.ones(rows), won, late, None, won, largest_N=won.float())
-
-
-def test_what_practice_came_to_counts_all_episodes_of_a_rollout_and_not_only_those_that_ran_out_of_time_at_its_end():
-    worlds = 3 * RECENT
-    solved = [number < RECENT for number in range(worlds)]
-    tally = EpisodeTally(worlds)
-    assert tally.recent(0) == Recent(0.0, 0.0, 0.0), "none has ended"
-    tally.add(ended(solved, [False] * worlds))
-    tally.add(ended([False] * worlds, [not won for won in solved]))
-    assert tally.solved[-RECENT:] == [False] * RECENT
-    assert tally.recent(0) == pytest.approx(Recent(1 / 3, 1 / 3, 1 / 3))
-    assert tally.recent(len(tally.solved)) == Recent(0.0, 0.0, 0.0), (
-        "a short rollout counts the newest before it, too"
-    )
-    assert tally.recent(2 * RECENT) == Recent(0.0, 0.0, 0.0)
+    collector.statistics.flush()
+    ended = collector.statistics.ended
+    assert sum(one.success for one in ended) == 3
+    assert ended[0].total_reward == pytest.approx(1.0 + 0.9 * 2.0 + 3.0)
 
 
 def test_a_rollout_teaches_and_chance_goes_on_where_it_was_saved():

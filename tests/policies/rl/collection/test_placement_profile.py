@@ -7,13 +7,13 @@ from itertools import count
 import pytest
 
 from flows.profile_placement import profile, recommended
-from policies.placement.vec_env import PlacedWorlds
 from policies.rl.collection.chunk_env import ChunkWorlds
-from policies.rl.collection.placement_profile import PIECES, Measured, Rate, measure, predict
+from policies.rl.collection.placement_profile import PIECES, Measured, StepRate, measure, predict
 from policies.rl.collection.split_chunk_env import ChunkWorldsInParts
 from policies.rl.on_policy.token_actor import TokenActor
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
+from sim.processes.vec_env import ProcessVecEnv
 from tests.beds.word_line import WordLine
 from tests.policies.rl.on_policy.test_token_actor import reading
 
@@ -58,7 +58,7 @@ def test_the_simplest_that_is_not_surely_slower_is_recommended(
     collocated: tuple[float, float], hybrid: tuple[float, float], chosen: str
 ) -> None:
     rates = {
-        name: Rate(sum(one) / 2, *one)
+        name: StepRate(sum(one) / 2, *one)
         for name, one in (("collocated", collocated), ("hybrid", hybrid))
     }
     assert recommended(rates) == chosen
@@ -66,7 +66,7 @@ def test_the_simplest_that_is_not_surely_slower_is_recommended(
 
 def test_all_pieces_are_measured_and_the_worlds_can_go_on() -> None:
     policy = reading()
-    envs = [WordLine(8), PlacedWorlds(WordLine, 8), PlacedWorlds(WordLine, 8, 2)]
+    envs = [WordLine(8), ProcessVecEnv(WordLine, 8), ProcessVecEnv(WordLine, 8, 2)]
     try:
         asked = (policy, 3, count(), 0.99)
         here, there = ChunkWorlds(envs[0], *asked), ChunkWorlds(envs[1], *asked)

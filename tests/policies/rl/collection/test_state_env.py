@@ -36,8 +36,10 @@ def test_steps_tell_what_happened_also_behind_an_end():
     # A new start, from the next seed, not the end of the one before.
     assert env.seeds[-1] == 12
     assert abs(second.observation[0, 0]) >= 1.0
-    assert worlds.episodes == 1
-    assert list(worlds.recent) == [(True, pytest.approx(8.6))]
+    assert worlds.statistics.episodes == 1
+    (ended,) = worlds.statistics.ended
+    assert (ended.success, ended.length) == (True, 1)
+    assert ended.total_reward == pytest.approx(8.6)
 
 
 def test_progress_begins_anew_with_an_episode_and_goes_on_in_saved_worlds():
@@ -61,7 +63,7 @@ def test_a_time_limit_is_no_end_of_the_task():
     assert [bool(steps.truncated.any()) for steps in made] == [False] * 4 + [True]
     assert made[-1].truncated.all()
     assert not made[-1].terminated.any()
-    assert all(not solved for solved, _ in worlds.recent)
+    assert all(not one.success for one in worlds.statistics.ended)
 
 
 def test_all_but_pictures_is_seen_unless_fields_are_named():
@@ -88,8 +90,10 @@ def test_saved_worlds_go_on_as_they_would_have():
         action = draw.uniform(-1, 1, (2, 1)).astype(np.float32)
         for one, again in zip(worlds.step(action)[:-2], other.step(action)[:-2], strict=True):
             np.testing.assert_array_equal(one, again)
-    assert worlds.recent == other.recent
-    assert worlds.episodes == other.episodes > 1
+    assert worlds.statistics.episodes == other.statistics.episodes > 1
+    for one, again in zip(worlds.statistics.ended, other.statistics.ended, strict=True):
+        assert (one.success, one.total_reward) == (again.success, again.total_reward)
+    assert worlds.statistics.ended[-1] == other.statistics.ended[-1], "its steps, too"
 
 
 def test_worlds_that_cannot_be_saved_begin_new_episodes():

@@ -15,8 +15,9 @@ from policies.checkpoint import save_policy
 from policies.data.visited_states import load_practised
 from policies.families.diffusion import DiffusionPolicy
 from policies.load import load_module
+from policies.networks.config import MlpConfig
 from policies.policy import ChunkPolicy
-from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.finetuning.config import BestOfNPracticeConfig, DppoPracticeConfig, FinetuneConfig
 from policies.rl.finetuning.finetune import CURVE, STATE, finetune
 from policies.rl.networks.config import MlpSizes
@@ -83,12 +84,8 @@ def card_of(module: ChunkPolicy) -> PolicyCard:
     one = FieldSpec(shape=(1,))
     fields = {"step": one, "seed": one}
     return PolicyCard(
-        task="counting",
-        rate_hz=10.0,
-        observation=fields,
-        action=one,
-        model=module.config,  # type: ignore[attr-defined]
-    )
+        task="counting", rate_hz=10.0, observation=fields, action=one, model=module.config
+    )  # type: ignore[attr-defined]
 
 
 class KilledError(Exception):

@@ -17,7 +17,7 @@ from policies.rl.generative.behaviour_model import (
 )
 from policies.rl.generative.config import BehaviourConfig
 from policies.rl.networks.config import MlpSizes
-from policies.rl.replay.transitions import Seen, Transitions
+from policies.rl.replay.transitions import Observations, Transitions
 from robots.errors import HandoffError
 
 SMALL = MlpSizes(hidden=(32, 32), activation="relu", layer_norm=False)
@@ -39,7 +39,7 @@ def silent(config: BehaviourConfig, horizon: int = 2, entries: int = 1) -> Gener
 
 def row(extra: dict[str, Tensor], rows: int = 2) -> Transitions:
     none = torch.zeros(rows)
-    seen = Seen(torch.zeros(rows, 3))
+    seen = Observations(torch.zeros(rows, 3))
     return Transitions(
         seen, torch.zeros(rows, 2), none, none, seen, none.bool(), none.bool(), none, extra
     )

@@ -12,9 +12,9 @@ from torch import Tensor
 from policies.rl.generative.config import EdpConfig
 from policies.rl.generative.edp import DiffusionActor, Edp, noise_schedule, sampler_grid
 from policies.rl.networks.config import MlpSizes
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
-from policies.samplers.ddim import ddpm_grid
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
+from tests.policies.ddpm import ddpm_grid
 
 TINY = MlpSizes(hidden=(32,), activation="relu", layer_norm=False)
 SIZES = Sizes(observation=1, action=1)
@@ -36,7 +36,7 @@ def bandit(rows: int, number: int = 0) -> Transitions:
     rng = np.random.default_rng(number)
     action = torch.from_numpy(rng.choice(np.array([-0.6, 0.6], np.float32), size=rows))
     none, zero = torch.zeros(rows, dtype=torch.bool), torch.zeros(rows)
-    seen = Seen(torch.zeros(rows, 1))
+    seen = Observations(torch.zeros(rows, 1))
     return Transitions(seen, action[:, None], action, zero, seen, none, none, zero)
 
 

@@ -13,7 +13,7 @@ from policies.rl.generative.expo import Expo, edit_target_entropy, edited, scale
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GripperConfig, SacConfig
 from policies.rl.off_policy.tanh_gaussian import Draw, tanh_normal_log_prob
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 
 SMALL = MlpSizes(hidden=(16, 16), activation="relu")
@@ -35,11 +35,11 @@ def batch(seed: int = 0, rows: int = 6, reward: float = 1.0) -> Transitions:
     first, after, action = (torch.randn(rows, size, generator=generator) for size in (3, 3, 2))
     none = torch.zeros(rows, dtype=torch.bool)
     return Transitions(
-        Seen(first),
+        Observations(first),
         action.tanh(),
         torch.full((rows,), reward),
         torch.full((rows,), 0.9),
-        Seen(after),
+        Observations(after),
         none,
         none,
         none,

@@ -11,8 +11,9 @@ from policies.rl.generative.config import BehaviourConfig, QChunkingConfig
 from policies.rl.generative.open_loop import OpenLoop
 from policies.rl.generative.q_chunking import QChunking
 from policies.rl.networks.config import MlpSizes
-from policies.rl.replay.buffer import Replay, ReplayConfig
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 from robots.wire.steps import plain_steps
 
@@ -36,11 +37,11 @@ def batch(seed: int = 0, rows: int = 6, horizon: int = 2) -> Transitions:
     valid_BH[0, 1:] = 0.0
     one = torch.ones(rows)
     return Transitions(
-        Seen(first),
+        Observations(first),
         action.tanh(),
         one,
         0.81 * one,
-        Seen(after),
+        Observations(after),
         none,
         none,
         none,

@@ -14,13 +14,12 @@ from websockets.sync.connection import Connection
 
 from policies.rl.actor_export import sac_actor
 from policies.rl.hil.config import LearnerConfig, RlifConfig
-from policies.rl.hil.episode_statistics import Tally
 from policies.rl.hil.inbox import Ledger
-from policies.rl.hil.learner import Training, train
+from policies.rl.hil.learner import Training, run_learner
 from policies.rl.hil.rlif import InterventionReward
 from robots.errors import HandoffError
 from robots.wire.learner import Hello, Message, Parameters, Pause, Sent, Taken, decode, encode
-from robots.wire.steps import Steps, plain_steps
+from robots.wire.steps import plain_steps
 from tests.policies.rl.training import LONG, ONLINE, TOKEN, Serving, buffers, loaded, sac
 
 JOURNAL = "00000000000000aa"
@@ -318,7 +317,9 @@ def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
         Serving(tmp_path / "a") as serving,
         pytest.raises(HandoffError, match="Does another learner run there"),
     ):
-        train(tmp_path / "b", sac(), *buffers(), ONLINE, LearnerConfig(port=serving.port), TOKEN)
+        run_learner(
+            tmp_path / "b", sac(), *buffers(), ONLINE, LearnerConfig(port=serving.port), TOKEN
+        )
 
 
 def test_a_ledger_counts_what_a_learner_put_back_in_time_has_lost() -> None:
@@ -331,32 +332,3 @@ def test_a_ledger_counts_what_a_learner_put_back_in_time_has_lost() -> None:
     assert not ledger.wants(entry(7))
     with pytest.raises(HandoffError, match="has not said hello"):
         ledger.wants(entry(0, journal="00000000000000bb"))
-
-
-def steps_of(episode: int, rows: int, persons: int, reward: float, end: str) -> Steps:
-    number, last = np.arange(rows), np.arange(rows) == rows - 1
-    none = np.zeros((rows, 1))
-    return plain_steps(
-        np.full(rows, episode), number, none, none, reward * last, none, last & (end == "terminated"),
-        last & (end == "truncated"), intervention=number < persons,
-    )  # fmt: skip
-
-
-def test_a_tally_tells_recent_success_interventions_and_length() -> None:
-    tally = Tally()
-    assert (tally.success, tally.intervened, tally.length) == (0.0, 1.0, 0.0)
-    tally.add(steps_of(0, 4, 3, 1.0, "terminated"))
-    tally.add(steps_of(1, 10, 1, 0.0, "truncated"))
-    tally.add(steps_of(2, 6, 0, 1.0, "terminated"))
-    tally.add(steps_of(3, 5, 5, 0.0, "running"))
-    assert (tally.steps, tally.episodes, tally.interventions) == (25, 3, 9)
-    assert tally.success == pytest.approx(2 / 3)
-    assert tally.intervened == pytest.approx(4 / 20)
-    assert tally.length == 5.0
-    again = Tally()
-    again.load_state_dict(tally.state_dict())
-    again.add(steps_of(3, 1, 0, 0.0, "terminated"))
-    assert again.recent[-1] == (False, 6, 5)
-    for number in range(20):
-        again.add(steps_of(10 + number, 1, 0, 1.0, "terminated"))
-    assert (again.success, again.intervened) == (1.0, 0.0)

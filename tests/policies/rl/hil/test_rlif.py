@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from policies.rl.hil.config import RlifConfig
-from policies.rl.hil.rlif import InterventionReward, RlifReplay, joined
-from policies.rl.replay.buffer import ReplayConfig
+from policies.rl.hil.rlif import InterventionReward, RlifReplay
+from policies.rl.replay.config import ReplayConfig
 from robots.errors import HandoffError
-from robots.wire.steps import Steps, chosen, plain_steps
+from robots.wire.steps import Steps, chosen, joined, plain_steps
 
 
 def episode(
@@ -36,11 +36,7 @@ def episode(
 
 def streamed(reward: InterventionReward, steps: Steps) -> Steps:
     """What comes out when the steps arrive one by one."""
-    out = [reward(chosen(steps, np.array([row]))) for row in range(steps.rows)]
-    whole = out[0]
-    for one in out[1:]:
-        whole = joined(whole, one)
-    return whole
+    return joined([reward(chosen(steps, np.array([row]))) for row in range(steps.rows)])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +62,7 @@ def test_the_step_before_an_intervention_and_no_other_is_punished(
 
 
 def test_steps_that_arrive_together_get_the_same_rewards_as_one_by_one() -> None:
-    steps = joined(episode(".P..P", number=3), episode("..P", number=4))
+    steps = joined([episode(".P..P", number=3), episode("..P", number=4)])
     out = InterventionReward()(steps)
     assert out.reward.tolist() == [-1, 0, 0, -1, 0, 0, -1, 0]
 
@@ -83,7 +79,7 @@ def test_interleaved_episodes_do_not_touch_one_another() -> None:
     reward = InterventionReward()
     out: dict[int, list[float]] = {0: [], 1: []}
     for row in range(3):
-        both = joined(chosen(first, np.array([row])), chosen(second, np.array([row])))
+        both = joined([chosen(first, np.array([row])), chosen(second, np.array([row]))])
         ready = reward(both)
         for number, value in zip(ready.episode.tolist(), ready.reward.tolist(), strict=True):
             out[number].append(value)
@@ -91,7 +87,7 @@ def test_interleaved_episodes_do_not_touch_one_another() -> None:
 
 
 def test_an_intervention_at_the_start_of_an_episode_does_not_punish_the_one_before() -> None:
-    steps = joined(episode("..", number=0), episode("P.", number=1))
+    steps = joined([episode("..", number=0), episode("P.", number=1)])
     assert streamed(InterventionReward(), steps).reward.tolist() == [0, 0, 0, 0]
 
 

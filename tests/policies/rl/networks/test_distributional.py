@@ -6,9 +6,6 @@ from policies.rl.networks.distributional import (
     even_atoms,
     mean_value,
     project,
-    symexp,
-    symlog,
-    two_hot,
 )
 from robots.errors import HandoffError
 
@@ -66,30 +63,8 @@ def test_what_lands_outside_goes_to_the_outermost_atom():
     assert found.tolist() == [[0, 0, 0, 0, 1]]
 
 
-# Invariant (g) 4.
-@pytest.mark.parametrize("atoms", [even_atoms(-4, 4, 9), symexp(even_atoms(-3, 3, 41))])
-def test_two_hot_has_the_value_as_its_mean(atoms):
-    value = torch.linspace(float(atoms[0]), float(atoms[-1]), 301).reshape(7, 43)
-    hot = two_hot(value, atoms)
-    torch.testing.assert_close(mean_value(hot, atoms), value, atol=1e-4, rtol=1e-5)
-    torch.testing.assert_close(hot.sum(dim=-1), torch.ones(7, 43))
-    assert int((hot > 0).sum(dim=-1).max()) == 2
-
-
-def test_two_hot_by_hand():
-    atoms = torch.tensor([0.0, 1.0, 3.0])
-    hot = two_hot(torch.tensor([1.0, 1.5, -2.0, 7.0]), atoms)
-    assert hot.tolist() == [[0, 1, 0], [0, 0.75, 0.25], [1, 0, 0], [0, 0, 1]]
-
-
-def test_symexp_undoes_symlog():
-    value = torch.tensor([-1e4, -3.0, -1e-6, 0.0, 1e-6, 0.5, 20.0, 1e4], dtype=torch.float64)
-    torch.testing.assert_close(symexp(symlog(value)), value, rtol=1e-12, atol=0)
-    assert float(symlog(torch.tensor(torch.e - 1))) == pytest.approx(1.0)
-
-
 def test_cross_entropy_of_a_uniform_guess_is_log_k():
-    loss = cross_entropy(torch.zeros(3, 8), two_hot(torch.zeros(3), even_atoms(-1, 1, 8)))
+    loss = cross_entropy(torch.zeros(3, 8), random_distributions(3, 8, 0))
     torch.testing.assert_close(loss, torch.full((3,), float(torch.log(torch.tensor(8.0)))))
 
 

@@ -9,7 +9,7 @@ import torch
 
 from policies.rl.networks.config import MlpSizes
 from policies.rl.networks.ensemble import EnsembleMlp, Features, batched_pass, move_towards
-from policies.rl.networks.fused_mlp import product
+from policies.rl.networks.fused_mlp import activated_product
 from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
 
@@ -114,7 +114,9 @@ def test_products_take_transposed_matrices_and_apply_bias_and_activation(activat
     left, right, bias = torch.randn(9, 6).t(), torch.randn(4, 9).t(), torch.randn(4)
     plain = left @ right + bias
     wanted = {"none": plain, "relu": plain.relu(), "tanh": plain.tanh()}[activation]
-    torch.testing.assert_close(product(left, right, bias, activation), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        activated_product(left, right, bias, activation), wanted, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_layer_norm_ignores_a_shift_and_a_scale_of_what_the_layer_gives() -> None:

@@ -10,24 +10,24 @@ from policies.rl.networks.image_encoder import (
     augmented,
     looked_at,
     random_shift,
-    shifted,
+    shifted_observation,
 )
 from policies.rl.off_policy.config import GripperConfig, SacConfig
 from policies.rl.off_policy.sac import Sac
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 
 SMALL = EncoderConfig(channels=(8, 8), picture_width=16, vector_width=8, shift=1)
 SIZES = Sizes(observation=3, action=2, pictures=(("wrist", 9, 11), ("front", 8, 8)))
 
 
-def seen(rows: int, seed: int = 0, sizes: Sizes = SIZES) -> Seen:
+def seen(rows: int, seed: int = 0, sizes: Sizes = SIZES) -> Observations:
     chance = torch.Generator().manual_seed(seed)
     pictures = {
         name: torch.randint(256, (rows, height, width, 3), generator=chance, dtype=torch.uint8)
         for name, height, width in sizes.pictures
     }
-    return Seen(torch.randn(rows, sizes.observation, generator=chance), pictures)
+    return Observations(torch.randn(rows, sizes.observation, generator=chance), pictures)
 
 
 def minibatch(rows: int, seed: int = 0, sizes: Sizes = SIZES) -> Transitions:
@@ -106,8 +106,8 @@ def test_every_offset_is_drawn_alike_and_rows_differ():
     # One bright pixel in the middle of 5 x 5 tells where each row was moved.
     picture = torch.zeros(9000, 5, 5, 3, dtype=torch.uint8)
     picture[:, 2, 2] = 255
-    found = shifted(
-        Seen(torch.zeros(9000, 1), {"a": picture, "b": picture}),
+    found = shifted_observation(
+        Observations(torch.zeros(9000, 1), {"a": picture, "b": picture}),
         1,
         torch.Generator().manual_seed(0),
     )
@@ -194,7 +194,8 @@ def test_acting_looks_at_the_pictures():
     sac = learner()
     one, two = seen(4, 0), seen(4, 1)
     actions = [
-        sac.act_on(Seen(one.vector_BO, pictures)) for pictures in (one.pictures, two.pictures)
+        sac.act_on(Observations(one.vector_BO, pictures))
+        for pictures in (one.pictures, two.pictures)
     ]
     assert actions[0].shape == (4, 2)
     assert not np.array_equal(actions[0], actions[1])
@@ -209,7 +210,7 @@ def bandit(rows: int, draw: np.random.Generator) -> Transitions:
     picture[side == 1, :, 6:] += 150
     action = draw.uniform(-1, 1, size=(rows, 1)).astype(np.float32)
     reward = 1 - (action[:, 0] - (side - 0.5)) ** 2
-    eye = Seen(torch.zeros(rows, 1), {"eye": torch.from_numpy(picture)})
+    eye = Observations(torch.zeros(rows, 1), {"eye": torch.from_numpy(picture)})
     none = torch.zeros(rows, dtype=torch.bool)
     zero = torch.zeros(rows)
     return Transitions(

@@ -12,16 +12,18 @@ import torch
 
 from policies.card import Shapes
 from policies.families.rl_actor import LearnedActor, weights_of
-from policies.policy import Observed
+from policies.policy import ObservationTensors
 from policies.policy_config import LearnedActorConfig
 from policies.rl.actor_export import fast_td3_actor
 from policies.rl.networks.config import MlpSizes
 from policies.rl.networks.distributional import even_atoms, mean_value, project
+from policies.rl.off_policy.config import OnlineConfig
 from policies.rl.off_policy.fast_td3 import NORMALISER_FLOOR, FastTd3, lower_mean
 from policies.rl.off_policy.fast_td3_config import FastTd3Config, MixedNoiseConfig
-from policies.rl.off_policy.online import Batches, OnlineConfig, Progressed, learn
-from policies.rl.replay.buffer import Replay, ReplayConfig
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.off_policy.online import Batches, Progressed, learn_online
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 from robots.wire.learner import Parameters, check_parameters
 from robots.wire.steps import Steps
@@ -38,11 +40,11 @@ def batch_of(rows: int, seed: int = 0) -> Transitions:
     chance = torch.Generator().manual_seed(seed)
     none = torch.zeros(rows, dtype=torch.bool)
     return Transitions(
-        seen=Seen(torch.randn(rows, 2, generator=chance)),
+        seen=Observations(torch.randn(rows, 2, generator=chance)),
         action_BA=2 * torch.rand(rows, 2, generator=chance) - 1,
         reward_B=torch.randn(rows, generator=chance),
         discount_B=torch.rand(rows, generator=chance),
-        next_seen=Seen(torch.randn(rows, 2, generator=chance)),
+        next_seen=Observations(torch.randn(rows, 2, generator=chance)),
         demo_B=none,
         intervention_B=none,
         toggles_B=torch.zeros(rows),
@@ -263,17 +265,17 @@ def collecting(learner: FastTd3, maze: PointMaze):
 
 def test_a_run_that_was_stopped_goes_on_bit_by_bit():
     learner, batches, maze, online = small_run()
-    whole = learn(learner, batches, collecting(learner, maze), online, 120, seed=1)
+    whole = learn_online(learner, batches, collecting(learner, maze), online, 120, seed=1)
 
     first, halves, place, _ = small_run()
-    halfway = learn(first, halves, collecting(first, place), online, 68, seed=1)
+    halfway = learn_online(first, halves, collecting(first, place), online, 68, seed=1)
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
     file.seek(0)
     second, fresh, _, _ = small_run()
     second.load_state_dict(torch.load(file, weights_only=True))
     fresh.replay.load_state_dict(halves.replay.state_dict())
-    again = learn(
+    again = learn_online(
         second, fresh, collecting(second, copy.deepcopy(place)), online, 120, seed=1, begin=halfway
     )
 
@@ -294,7 +296,7 @@ def test_what_is_saved_is_needed_to_go_on(forgotten):
     """Each part of the state changes what comes next; so the test above would notice if it were
     lost."""
     first, halves, place, online = small_run()
-    halfway = learn(first, halves, collecting(first, place), online, 68, seed=1)
+    halfway = learn_online(first, halves, collecting(first, place), online, 68, seed=1)
     ends = []
     for left_out in (None, forgotten):
         second, fresh, _, _ = small_run()
@@ -303,7 +305,7 @@ def test_what_is_saved_is_needed_to_go_on(forgotten):
             state[left_out] = small_run()[0].state_dict()[left_out]
         second.load_state_dict(state)
         fresh.replay.load_state_dict(halves.replay.state_dict())
-        learn(
+        learn_online(
             second,
             fresh,
             collecting(second, copy.deepcopy(place)),
@@ -337,7 +339,9 @@ def test_the_published_actor_answers_as_the_learner_does():
     )
     actor.load_state_dict(actor.state_dict() | state)
     answered = (
-        actor.sample(Observed(torch.from_numpy(shown)[:, None]), torch.zeros(3, 1, 2))[:, 0]
+        actor.sample(ObservationTensors(torch.from_numpy(shown)[:, None]), torch.zeros(3, 1, 2))[
+            :, 0
+        ]
         .detach()
         .numpy()
     )

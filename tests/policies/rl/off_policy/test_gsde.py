@@ -11,7 +11,7 @@ import torch
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import SacConfig
 from policies.rl.off_policy.gsde import GsdeActor, GsdeSac
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 
 SMALL = MlpSizes(hidden=(16, 16))
@@ -37,11 +37,11 @@ def batch(rows: int = 8) -> Transitions:
         return torch.randn(*shape, generator=generator)
 
     return Transitions(
-        seen=Seen(draw(rows, 3)),
+        seen=Observations(draw(rows, 3)),
         action_BA=torch.tanh(draw(rows, 2)),
         reward_B=draw(rows),
         discount_B=torch.full((rows,), 0.9),
-        next_seen=Seen(draw(rows, 3)),
+        next_seen=Observations(draw(rows, 3)),
         demo_B=torch.zeros(rows, dtype=torch.bool),
         intervention_B=torch.zeros(rows, dtype=torch.bool),
         toggles_B=torch.zeros(rows),

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from policies.rl.hil.episode_log import EpisodeLog, EpisodeRecord
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import SacConfig
-from policies.rl.off_policy.online import Batches, OnlineConfig, Progressed, due, learn, store
+from policies.rl.off_policy.config import OnlineConfig, SacConfig
+from policies.rl.off_policy.online import Batches, Progressed, due, learn_online, store
 from policies.rl.off_policy.sac import Sac
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes, Transitions
 from robots.errors import HandoffError
-from robots.wire.steps import Steps, chosen
+from robots.wire.steps import Steps
 from tests.beds.bed import demonstrations
 from tests.beds.person import Person, PersonConfig, collector
 from tests.beds.point_maze import PointMaze
@@ -141,7 +141,7 @@ def test_updates_and_minibatches_are_as_many_as_asked_for(worlds: int) -> None:
     replay, demos = buffers()
     config = OnlineConfig(batch_size=6, updates_per_step=0.5, minibatches=3, training_starts=8)
     learner, seen = Still(), []
-    done = learn(
+    done = learn_online(
         learner,
         Batches(config, replay, demos),
         collector(PointMaze(worlds)),
@@ -165,7 +165,7 @@ def test_updates_and_minibatches_are_as_many_as_asked_for(worlds: int) -> None:
 def test_the_first_actions_are_uniform_if_so_wished() -> None:
     replay, demos = buffers()
     config = OnlineConfig(batch_size=4, training_starts=10_000, random_steps=40)
-    learn(Still(), Batches(config, replay, demos), collector(PointMaze(4)), config, 60)
+    learn_online(Still(), Batches(config, replay, demos), collector(PointMaze(4)), config, 60)
     action = replay.transitions(np.arange(60)).action_BA
     assert (action[:40] != 0).all()
     assert (action[40:] == 0).all()
@@ -192,10 +192,10 @@ def small_run() -> tuple[Sac, Batches, PointMaze, Person, OnlineConfig]:
 
 def test_a_run_that_was_stopped_goes_on_bit_by_bit() -> None:
     learner, batches, maze, person, config = small_run()
-    whole = learn(learner, batches, collector(maze, person), config, 80, seed=1)
+    whole = learn_online(learner, batches, collector(maze, person), config, 80, seed=1)
 
     first, halves, place, helper, _ = small_run()
-    halfway = learn(first, halves, collector(place, helper), config, 34, seed=1)
+    halfway = learn_online(first, halves, collector(place, helper), config, 34, seed=1)
     second, fresh, _, _, _ = small_run()
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     fresh.replay.load_state_dict(halves.replay.state_dict())
@@ -203,7 +203,9 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit() -> None:
     assert halves.demos is not None
     fresh.demos.load_state_dict(halves.demos.state_dict())
     place, helper = copy.deepcopy((place, helper))
-    again = learn(second, fresh, collector(helper.bed, helper), config, 80, seed=1, begin=halfway)
+    again = learn_online(
+        second, fresh, collector(helper.bed, helper), config, 80, seed=1, begin=halfway
+    )
 
     assert (halfway, whole, again) == (Progressed(34, 7), Progressed(80, 21), Progressed(80, 21))
     expected, got = learner.networks.state_dict(), second.networks.state_dict()
@@ -212,29 +214,3 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit() -> None:
         batches.replay.transitions(np.arange(80)).action_BA,
         fresh.replay.transitions(np.arange(80)).action_BA,
     )
-
-
-def test_episodes_are_added_up_however_they_interleave() -> None:
-    maze = PointMaze(2)
-    steps, _ = maze.transition(np.zeros((2, 2)), intervention=np.array([True, False]))
-    off = np.zeros(2, bool)
-    log = EpisodeLog()
-    log.add(steps)
-    log.add(steps._replace(intervention=off, toggle=~off))
-    halfway = log.state_dict()
-    last = steps._replace(reward=np.array([1.0, 0.0]), terminated=np.array([True, False]))
-    log.add(last)
-    log.add(
-        chosen(last._replace(truncated=np.array([False, True]), intervention=off), np.array([1]))
-    )
-    assert log.ended == [
-        EpisodeRecord(steps=3, interventions=2, toggles=1, reward=1.0, solved=True),
-        EpisodeRecord(steps=4, interventions=0, toggles=1, reward=0.0, solved=False),
-    ]
-    assert log.intervention_rate() == 2 / 7
-    assert log.intervention_rate(last=1) == 0.0
-    assert log.success_rate() == 0.5
-    resumed = EpisodeLog()
-    resumed.load_state_dict(halfway)
-    resumed.add(last)
-    assert resumed.ended == log.ended[:1]

@@ -19,7 +19,7 @@ from policies.rl.networks.critics import (
 from policies.rl.networks.ensemble import EnsembleMlp, batched_pass
 from policies.rl.off_policy.config import GripperConfig, SacConfig
 from policies.rl.off_policy.sac import Sac, steps_by_hand
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 
 SMALL = MlpSizes(hidden=(8, 8))
 SIZES = Sizes(observation=4, action=3)
@@ -43,11 +43,11 @@ def batch(rows: int = 6, seed: int = 0, toggles: float = 0.0) -> Transitions:
     action = torch.tanh(normal(rows, 3))
     action[:, -1] = action[:, -1].sign()
     return Transitions(
-        seen=Seen(normal(rows, 4)),
+        seen=Observations(normal(rows, 4)),
         action_BA=action,
         reward_B=normal(rows),
         discount_B=torch.full((rows,), 0.9),
-        next_seen=Seen(normal(rows, 4)),
+        next_seen=Observations(normal(rows, 4)),
         demo_B=nothing,
         intervention_B=nothing,
         toggles_B=torch.full((rows,), toggles),

@@ -9,7 +9,7 @@ from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GripperConfig, GuidanceConfig, SacConfig
 from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.sac_bc import GuidedSac, margin_loss, persons, sac_learner
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 
 SMALL = MlpSizes(hidden=(16,))
 GUIDED = SacConfig(
@@ -27,11 +27,11 @@ def batch(persons_rows: int, rows: int = 8, hand: bool = False, seed: int = 0) -
     if hand:
         action[:, -1] = -1.0
     return Transitions(
-        seen=Seen(torch.randn(rows, 4, generator=draw)),
+        seen=Observations(torch.randn(rows, 4, generator=draw)),
         action_BA=action,
         reward_B=torch.zeros(rows),
         discount_B=torch.full((rows,), 0.9),
-        next_seen=Seen(torch.randn(rows, 4, generator=draw)),
+        next_seen=Observations(torch.randn(rows, 4, generator=draw)),
         demo_B=torch.arange(rows) < persons_rows // 2,
         intervention_B=torch.arange(rows) >= rows - (persons_rows - persons_rows // 2),
         toggles_B=torch.zeros(rows),

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.online import Batches, Progressed, learn
+from policies.rl.off_policy.online import Batches, Progressed, learn_online
 from policies.rl.off_policy.wsrl import warm_started, wsrl_online, wsrl_sac
 from policies.rl.offline.calql import CalQl
 from policies.rl.offline.config import CalQlConfig
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
 from tests.beds.person import collector
@@ -34,7 +35,9 @@ def test_not_a_bit_of_the_weights_changes_in_5000_steps_and_then_they_do() -> No
         seen.append((progress.steps, progress.updates, same))
 
     config = wsrl_online()
-    learn(learner, Batches(config, replay), collector(PointMaze(50)), config, 5050, watch=watch)
+    learn_online(
+        learner, Batches(config, replay), collector(PointMaze(50)), config, 5050, watch=watch
+    )
     assert [steps for steps, _, _ in seen] == list(range(50, 5051, 50))
     assert all(updates == 0 and same for _, updates, same in seen[:-1])
     assert seen[-1] == (5050, 50, False)
@@ -44,7 +47,7 @@ def test_not_a_bit_of_the_weights_changes_in_5000_steps_and_then_they_do() -> No
 def test_without_the_warm_up_it_learns_from_the_first_step() -> None:
     learner = warm_started(CalQl(CalQlConfig(sac=SMALL), SIZES), SMALL, SIZES)
     config = replace(wsrl_online(warm_up_steps=0), batch_size=8)
-    progress = learn(
+    progress = learn_online(
         learner,
         Batches(config, Replay(ReplayConfig(capacity=10), 2, 2)),
         collector(PointMaze(1)),

@@ -12,7 +12,7 @@ from policies.rl.off_policy.config import GripperConfig, SacConfig
 from policies.rl.off_policy.tanh_gaussian import Draw
 from policies.rl.offline.calql import CalQl, calibrated
 from policies.rl.offline.config import CalQlConfig
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 from robots.errors import HandoffError
 
 SMALL = MlpSizes(hidden=(16,), activation="relu")
@@ -31,11 +31,11 @@ def batch(returns: list[float] | None = None, rows: int = 4) -> Transitions:
         return torch.randn(*shape, generator=generator)
 
     return Transitions(
-        seen=Seen(draw(rows, 2)),
+        seen=Observations(draw(rows, 2)),
         action_BA=torch.tanh(draw(rows, 1)),
         reward_B=draw(rows),
         discount_B=torch.full((rows,), 0.9),
-        next_seen=Seen(draw(rows, 2)),
+        next_seen=Observations(draw(rows, 2)),
         demo_B=torch.zeros(rows, dtype=torch.bool),
         intervention_B=torch.zeros(rows, dtype=torch.bool),
         toggles_B=torch.zeros(rows),

@@ -11,7 +11,7 @@ import torch
 from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.config import IqlConfig
 from policies.rl.offline.iql import Iql, TanhMeanGaussian, awr_weight, cosine_share, critic_loss
-from policies.rl.replay.transitions import Seen, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, Transitions
 
 TINY = MlpSizes(hidden=(32, 32), activation="relu", layer_norm=False)
 SIZES = Sizes(observation=1, action=1)
@@ -38,7 +38,14 @@ def batch(
     none = torch.zeros(len(reward), dtype=torch.bool)
     after = seen if after is None else after
     return Transitions(
-        Seen(seen), action, reward, discount, Seen(after), none, none, torch.zeros(len(reward))
+        Observations(seen),
+        action,
+        reward,
+        discount,
+        Observations(after),
+        none,
+        none,
+        torch.zeros(len(reward)),
     )
 
 

@@ -9,11 +9,12 @@ import torch
 
 from policies.card import Shapes
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy import Batch, Observed
-from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.config import RL100_CHAIN, DynamicsConfig, IqlConfig, OfflinePpoConfig
-from policies.rl.offline.dynamics_ensemble import Decisions, DynamicsEnsemble, joined
+from policies.rl.offline.dynamics_ensemble import Decisions, DynamicsEnsemble
 from policies.rl.offline.offline_ppo import OfflinePpo, fit_critics
 from policies.rl.on_policy.config import DppoConfig
 from robots.errors import HandoffError
@@ -78,7 +79,7 @@ def imitation() -> DiffusionPolicy:
     for _ in range(500):
         rows = torch.from_numpy(draw.integers(0, len(data.reward_R), 128))
         batch = Batch(
-            Observed(data.seen_RF[rows, None]),
+            ObservationTensors(data.seen_RF[rows, None]),
             data.done_RD[rows, None],
             torch.zeros(128, 1, dtype=torch.bool),
         )
@@ -121,9 +122,9 @@ def seen() -> torch.Tensor:
 def sampled(policy: DiffusionPolicy) -> torch.Tensor:
     with torch.no_grad():
         draw = torch.Generator().manual_seed(9)
-        return policy.sample(Observed(seen()[:500]), torch.randn(500, 1, 1, generator=draw))[
-            :, 0, 0
-        ]
+        return policy.sample(
+            ObservationTensors(seen()[:500]), torch.randn(500, 1, 1, generator=draw)
+        )[:, 0, 0]
 
 
 def weights(policy: DiffusionPolicy) -> torch.Tensor:
@@ -217,9 +218,3 @@ def test_too_few_rows_and_too_many_elites_are_refused():
         DynamicsEnsemble(MODEL, 2, 1).fit(drifting(19))
     with pytest.raises(HandoffError, match="4 elites of 3 members"):
         DynamicsEnsemble(replace(MODEL, elites=4), 2, 1)
-
-
-def test_data_are_joined_row_by_row():
-    two = joined([drifting(5), one_armed(7)])
-    assert len(two.reward_R) == 12
-    assert torch.equal(two.rows(torch.tensor([5])).done_RD, one_armed(7).done_RD[:1])

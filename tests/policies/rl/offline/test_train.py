@@ -9,7 +9,8 @@ from policies.rl.networks.config import MlpSizes
 from policies.rl.offline.config import IqlConfig
 from policies.rl.offline.iql import Iql
 from policies.rl.offline.train import OfflineConfig, fit_features, learn_offline
-from policies.rl.replay.buffer import Replay, ReplayConfig, sizes_of
+from policies.rl.replay.buffer import Replay, sizes_of
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Transitions
 from robots.errors import HandoffError
 from robots.wire.steps import plain_steps

@@ -14,8 +14,8 @@ from policies.rl.offline.value_losses import (
     chi2_loss,
     expectile_loss,
     gumbel_loss,
+    in_sample_value_loss,
     total_variation_loss,
-    value_loss,
 )
 
 Loss = Callable[[Tensor], Tensor]
@@ -131,7 +131,7 @@ def test_the_conjugate_lies_above_a_value_that_does_not_vary():
         4.0 / 3.0, abs=1e-3
     )
     config = IqlConfig(value="chi2", level=0.75, temperature=0.03)
-    assert scipy_minimiser(partial(value_loss, config=config), certain) == pytest.approx(
+    assert scipy_minimiser(partial(in_sample_value_loss, config=config), certain) == pytest.approx(
         0.04, abs=1e-3
     )
 
@@ -146,7 +146,7 @@ def test_beyond_its_clip_the_gumbel_loss_drives_v_away_from_q():
 @pytest.mark.parametrize("value", ["chi2", "tv", "gumbel"])
 def test_all_but_the_expectile_see_the_advantage_in_units_of_the_temperature(value):
     advantage = torch.tensor([-1.0, 0.5, 2.0])
-    wide = value_loss(3.0 * advantage, IqlConfig(value=value, temperature=3.0))
-    assert torch.allclose(wide, value_loss(advantage, IqlConfig(value=value)))
+    wide = in_sample_value_loss(3.0 * advantage, IqlConfig(value=value, temperature=3.0))
+    assert torch.allclose(wide, in_sample_value_loss(advantage, IqlConfig(value=value)))
     expectile = IqlConfig(temperature=3.0)
-    assert torch.equal(value_loss(advantage, expectile), expectile_loss(advantage, 0.9))
+    assert torch.equal(in_sample_value_loss(advantage, expectile), expectile_loss(advantage, 0.9))

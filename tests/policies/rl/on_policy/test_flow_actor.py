@@ -14,8 +14,9 @@ from policies.card import Shapes
 from policies.checkpoint import save_policy
 from policies.families.vla import VlaPolicy
 from policies.load import load_module, new_module
-from policies.policy import Batch, Observed
-from policies.policy_config import BackboneConfig, ScratchConfig, VlaConfig
+from policies.networks.config import BackboneConfig, ScratchConfig
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import VlaConfig
 from policies.rl.collection.chunk_collector import ChunkCollector
 from policies.rl.collection.chunk_env import ChunkWorlds
 from policies.rl.finetuning.config import FinetuneConfig, VlaPracticeConfig
@@ -131,7 +132,7 @@ def test_a_chain_is_as_likely_as_its_steps_worked_by_hand():
     made = actor(FlowNoiseConfig(kind="learned", steps=2, low=0.1, high=0.1))
     for part in (made.policy.expert.out.weight, made.policy.expert.out.bias):
         torch.nn.init.zeros_(part)
-    looked = made.policy.see(Observed(torch.zeros(1, 1, 1), {}, (WORDS[0],)))
+    looked = made.policy.see(ObservationTensors(torch.zeros(1, 1, 1), {}, (WORDS[0],)))
     chain = torch.zeros(1, 3, HORIZON, 2)
     chain[0, 1:, 0, 0] = torch.tensor([0.1, 0.3])
     with torch.no_grad():
@@ -202,7 +203,7 @@ def imitate(policy: VlaPolicy) -> None:
             np.where(draw.random(64) < 0.5, 0.75, -0.75).astype(np.float32),
         )
         vector = torch.from_numpy(draw.uniform(-1, 1, (64, 1, 1)).astype(np.float32))
-        observed = Observed(vector, {}, tuple(WORDS[int(one)] for one in right))
+        observed = ObservationTensors(vector, {}, tuple(WORDS[int(one)] for one in right))
         chunk = torch.from_numpy(sign)[:, None, None].expand(-1, HORIZON, 2)
         loss = policy.loss(Batch(observed, chunk, torch.zeros(64, HORIZON, dtype=torch.bool)), draw)
         optimizer.zero_grad()
@@ -226,9 +227,11 @@ def test_practice_learns_what_the_words_ask_for(group: GroupConfig | None, noise
     practice = VlaPractice(replace(config, learning=learning), policy, worlds(policy, 128), seed=0)
     shares = []
     for _ in range(15):
-        before = len(practice.tally.solved)
+        before = len(practice.statistics.ended)
         practice.rollout(6)
-        shares.append(float(np.mean(practice.tally.solved[before:])))
+        practice.statistics.flush()
+        ended = practice.statistics.ended[before:]
+        shares.append(float(np.mean([one.success for one in ended])))
     assert shares[0] < 0.8
     assert np.mean(shares[-3:]) > 0.9
 

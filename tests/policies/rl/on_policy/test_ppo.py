@@ -14,7 +14,8 @@ from torch import nn
 
 from policies.card import Shapes
 from policies.families.diffusion import DiffusionPolicy
-from policies.policy_config import DiffusionPolicyConfig, MlpConfig
+from policies.networks.config import MlpConfig
+from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.on_policy.config import DppoConfig, OnPolicyConfig, PpoConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
 from policies.rl.on_policy.gaussian_actor import GaussianActor

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from policies.rl.on_policy.config import PpoConfig
 from policies.rl.on_policy.ppo_loss import (
     Lagrangian,
+    clipped_value_loss,
     followed_rate,
-    normalised,
+    standardised,
     step_clips,
     step_discounts,
     surrogate,
-    value_loss,
 )
 from robots.errors import HandoffError
 
@@ -151,7 +151,7 @@ def test_the_gradient_does_not_depend_on_who_has_which_rows(workers):
             rows=count,
         )
         config = PpoConfig(value_clip=0.2)
-        return policy.loss + value_loss(
+        return policy.loss + clipped_value_loss(
             config, log_prob[take], targets[take], values[take], valid=valid[take], rows=count
         )
 
@@ -163,9 +163,9 @@ def test_the_gradient_does_not_depend_on_who_has_which_rows(workers):
 def test_values_are_pulled_no_further_than_the_clip():
     value = torch.tensor([0.0, 0.5, -0.5], requires_grad=True)
     before, target = torch.zeros(3), torch.ones(3)
-    plain = value_loss(PpoConfig(), value, target, before)
+    plain = clipped_value_loss(PpoConfig(), value, target, before)
     assert plain.item() == pytest.approx(0.5 * np.mean([1.0, 0.25, 2.25]))
-    clipped = value_loss(PpoConfig(value_clip=0.2), value, target, before)
+    clipped = clipped_value_loss(PpoConfig(value_clip=0.2), value, target, before)
     assert clipped.item() == pytest.approx(0.5 * np.mean([1.0, 0.64, 2.25]))
     (gradient,) = torch.autograd.grad(clipped, value)
     assert gradient[1] == 0.0
@@ -173,14 +173,14 @@ def test_values_are_pulled_no_further_than_the_clip():
 
 def test_errors_of_values_beyond_hubers_bound_count_linearly():
     value, target = torch.tensor([0.5, 3.0], requires_grad=True), torch.zeros(2)
-    loss = value_loss(PpoConfig(value_huber=1.0), value, target, value.detach())
+    loss = clipped_value_loss(PpoConfig(value_huber=1.0), value, target, value.detach())
     # Half the square within, |error| - half the bound beyond.
     assert loss.item() == pytest.approx((0.125 + 2.5) / 2)
     (gradient,) = torch.autograd.grad(loss, value)
     assert gradient.tolist() == pytest.approx([0.25, 0.5])
-    near = value_loss(PpoConfig(value_huber=10.0), value, target, value.detach())
+    near = clipped_value_loss(PpoConfig(value_huber=10.0), value, target, value.detach())
     assert near.item() == pytest.approx(
-        value_loss(PpoConfig(), value, target, value.detach()).item()
+        clipped_value_loss(PpoConfig(), value, target, value.detach()).item()
     )
 
 
@@ -194,7 +194,7 @@ def _told(sums: Iterator[torch.Tensor], part: torch.Tensor) -> torch.Tensor:
 def test_advantages_are_normalised_over_all_workers(numbers, workers, chance):
     advantage = torch.tensor(numbers)
     valid = torch.tensor([chance.random() < 0.8 for _ in numbers])
-    whole = normalised(advantage, valid)
+    whole = standardised(advantage, valid)
     parts = list(torch.arange(len(numbers)).tensor_split(workers))
     # All workers at once: what each would sum is summed here.
     counted = [valid[part] for part in parts]
@@ -210,7 +210,7 @@ def test_advantages_are_normalised_over_all_workers(numbers, workers, chance):
     sums = [[total, squares] for _ in parts]
     shared = torch.cat(
         [
-            normalised(advantage[part], mask, partial(_told, iter(mine)))
+            standardised(advantage[part], mask, partial(_told, iter(mine)))
             for part, mask, mine in zip(parts, counted, sums, strict=True)
         ]
     )
@@ -220,15 +220,15 @@ def test_advantages_are_normalised_over_all_workers(numbers, workers, chance):
 
 def test_normalised_advantages_have_mean_0_and_deviation_1():
     advantage = drawn()[2] * 7.0 + 3.0
-    found = normalised(advantage)
+    found = standardised(advantage)
     assert float(found.mean()) == pytest.approx(0.0, abs=1e-12)
     assert float(found.std(correction=0)) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_advantages_that_are_all_the_same_tell_nothing():
     """Invariant 13, GRPO: equal rewards give no gradient; rounding must not be blown up."""
-    assert not normalised(torch.full((8,), 0.1)).any()
-    assert not normalised(torch.zeros(8)).any()
+    assert not standardised(torch.full((8,), 0.1)).any()
+    assert not standardised(torch.zeros(8)).any()
 
 
 def test_clips_of_denoising_steps_are_those_of_dppo():

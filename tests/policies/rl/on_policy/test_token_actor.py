@@ -22,8 +22,9 @@ from policies.data.visited_states import FILE
 from policies.families.token_vla import TokenVlaPolicy
 from policies.families.vla import VlaPolicy
 from policies.load import load_module, new_module
-from policies.policy import Batch, Observed
-from policies.policy_config import BackboneConfig, ScratchConfig, TokenVlaConfig
+from policies.networks.config import BackboneConfig, ScratchConfig
+from policies.policy import Batch, ObservationTensors
+from policies.policy_config import TokenVlaConfig
 from policies.rl.collection.chunk_collector import ChunkCollector
 from policies.rl.collection.chunk_env import ChunkWorlds
 from policies.rl.finetuning.config import FinetuneConfig, VlaPracticeConfig
@@ -302,7 +303,7 @@ def imitate(policy: TokenVlaPolicy, share: float) -> None:
         right, good = draw.random(64) < 0.5, draw.random(64) < share
         sign = torch.from_numpy(np.where(right == good, 0.75, -0.75).astype(np.float32))
         vector = torch.from_numpy(draw.uniform(-1, 1, (64, 1, 1)).astype(np.float32))
-        observed = Observed(vector, {}, tuple(WORDS[int(one)] for one in right))
+        observed = ObservationTensors(vector, {}, tuple(WORDS[int(one)] for one in right))
         batch = Batch(
             observed,
             sign[:, None, None].expand(-1, HORIZON, 2),
@@ -324,9 +325,11 @@ def test_practice_learns_what_the_words_ask_for(group: GroupConfig | None):
     practice = VlaPractice(config, policy, worlds(policy, 128), seed=0)
     shares = []
     for _ in range(12):
-        before = len(practice.tally.solved)
+        before = len(practice.statistics.ended)
         practice.rollout(6)
-        shares.append(float(np.mean(practice.tally.solved[before:])))
+        practice.statistics.flush()
+        ended = practice.statistics.ended[before:]
+        shares.append(float(np.mean([one.success for one in ended])))
     assert shares[0] < 0.8
     assert np.mean(shares[-3:]) > 0.9
 

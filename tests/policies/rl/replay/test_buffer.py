@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 
 from policies.rl.hil.rlif import RlifReplay
-from policies.rl.off_policy.online import Batches, OnlineConfig, store
-from policies.rl.replay.buffer import Replay, ReplayConfig, sizes_of
+from policies.rl.off_policy.config import OnlineConfig
+from policies.rl.off_policy.online import Batches, store
+from policies.rl.replay.buffer import Replay, sizes_of
+from policies.rl.replay.config import ReplayConfig
 from robots.errors import HandoffError
 from robots.wire.steps import chosen, plain_steps
 from tests.policies.rl.replays import assert_same, episode, random_config, replay_of

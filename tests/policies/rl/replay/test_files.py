@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from policies.rl.replay import files
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from robots.errors import HandoffError
-from robots.wire.steps import Steps, chosen
+from robots.wire.steps import chosen, joined
 from tests.policies.rl.replays import assert_same, episode, random_config, replay_of
 from tests.policies.rl.slow_replay import SlowReplay, random_batches
 
@@ -146,13 +147,6 @@ def test_dying_within_a_save_larger_than_the_spare_room_hurts_no_saved_step(tmp_
     assert 6000 <= loaded.added < 9000
     assert len(loaded) == 4000
     assert (loaded.columns["reward"] == loaded.columns["serial"]).all()
-
-
-def joined(batches: list[Steps]) -> Steps:
-    names = [name for name, value in batches[0]._asdict().items() if isinstance(value, np.ndarray)]
-    return batches[0]._replace(
-        **{name: np.concatenate([getattr(one, name) for one in batches]) for name in names}
-    )
 
 
 def save_for_ever(folder: Path, told: Path) -> None:

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from policies.rl.replay.buffer import Replay, ReplayConfig, sizes_of
+from policies.rl.replay.buffer import Replay, sizes_of
+from policies.rl.replay.config import ReplayConfig
 from robots.errors import HandoffError
 from robots.wire.steps import Steps, chosen, plain_steps
 

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
-from policies.rl.replay.buffer import Replay, ReplayConfig
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.trajectory_weighting import (
     TrajectoryWeightingConfig,
     expected_return,
-    normalised,
+    min_max_scaled,
     trajectories,
     trajectory_probability,
 )
@@ -115,7 +116,7 @@ def test_drawn_shares_follow_the_weights():
 
 
 def test_normalised_maps_smallest_to_0_and_largest_to_1():
-    np.testing.assert_allclose(normalised(np.array([-3.0, 1.0, 5.0])), [0.0, 0.5, 1.0])
+    np.testing.assert_allclose(min_max_scaled(np.array([-3.0, 1.0, 5.0])), [0.0, 0.5, 1.0])
 
 
 def test_as_few_trajectories_as_coefficients_are_refused():

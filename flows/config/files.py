@@ -1,0 +1,142 @@
+"""Finds the files in `configs/`, composes them with overrides over the defaults of a configuration
+class, and validates what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from robots.config import key_paths, to_plain, validate
+from robots.errors import HandoffError, suggest
+
+MISSING = "???"
+"""What has no default and must be given, in Hydra's words."""
+
+Choices = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Plain values by group and by name in it, of which a file or an override chooses one."""
+
+T = TypeVar("T")
+
+
+def available(group: str = "") -> list[str]:
+    """Names of the files in `configs/<group>/`; without a group, of the recipes."""
+    return sorted(file.stem for file in _folder(group).glob("*.yaml"))
+
+
+def compose_file(
+    cls: type[T],
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    group: str = "",
+    defaults: Mapping[str, Any] | None = None,
+    choices: Choices | None = None,
+    groups: Sequence[str] = (),
+) -> T:
+    """Composes `configs/<group>/<name>.yaml` over the defaults that live in the configuration
+    classes.
+
+    Args:
+        cls: class of the whole configuration.
+        name: a file in the group, without its ending.
+        overrides: Hydra overrides, e.g. `pretrain.training.steps=2000`.
+        group: a folder of `configs/`; empty for `configs/` itself.
+        defaults: plain values that the file knows as `<group>_defaults` (`defaults` without a
+            group); None takes those of the class.
+        choices: further groups, beside the folders of `configs/`.
+        groups: names under which an override may choose from a group, such as `policy`.
+
+    Raises:
+        HandoffError: no such file, an unknown key (by its path, with the nearest known one), an
+            ill-typed value, or one that must be given and is not.
+    """
+    from hydra import compose, initialize_config_module
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    label = f"configs/{group}/{name}.yaml" if group else f"configs/{name}.yaml"
+    if name not in available(group):
+        raise HandoffError(f"{label} does not exist, {suggest(name, available(group))}")
+    store = ConfigStore.instance()
+    node = dict(to_plain(cls()) if defaults is None else defaults)
+    store.store(name=f"{group}_defaults" if group else "defaults", node=node)
+    for choice, nodes in (choices or {}).items():
+        for option, values in nodes.items():
+            store.store(group=choice, name=option, node=dict(values))
+    check_overrides(cls, overrides, groups)
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module("configs", version_base="1.3"):
+            composed = compose(f"{group}/{name}" if group else name, overrides=list(overrides))
+        missing = sorted(OmegaConf.missing_keys(composed))
+        values = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        if groups and reason.startswith("Could not override"):
+            reason += " Does the key belong to another policy family or network?"
+        raise HandoffError(f"{label} with {list(overrides)}: {reason}") from None
+    if missing:
+        raise HandoffError(f"{label} with {list(overrides)}: {', '.join(missing)} must be given.")
+    assert isinstance(values, dict)
+    return validate(cls, {str(key): value for key, value in values.items()})
+
+
+def check_overrides(cls: type, overrides: Sequence[str], groups: Sequence[str] = ()) -> None:
+    """Looks whether every override has a key that a configuration of the class may have.
+
+    Hydra alone would name the key, but not the nearest that there is, and none that stands in
+    another class of a choice.
+
+    Raises:
+        HandoffError: a key that no class has, or no value.
+    """
+    known = [*key_paths(cls), *groups] if overrides else []
+    for override in overrides:
+        key, equals, _ = override.partition("=")
+        if not equals and not override.startswith("~"):
+            raise HandoffError(
+                f"override '{override}' has no '='. Write key=value, e.g. pretrain.training.steps=2000."
+            )
+        if key.lstrip("+~") not in known:
+            hint = suggest(key, known, "known keys:")
+            raise HandoffError(f"configuration: unknown key '{key}', {hint}")
+
+
+def read_file(cls: type[T], name: str, *, group: str) -> T:
+    """Reads a YAML file that holds the whole configuration of a class.
+
+    Args:
+        cls: the class.
+        name: of a file in `configs/<group>/`, without its ending, or the path of a YAML file.
+        group: what such a file is, which is also the folder.
+
+    Raises:
+        HandoffError: no such file, not YAML, a misspelt key, or a value that the class refuses.
+    """
+    import yaml
+
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        path = _folder(group) / f"{name}.yaml"
+    if not path.is_file():
+        hint = suggest(name, available(group))
+        raise HandoffError(f"{group} {path} does not exist; {hint}")
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise HandoffError(f"{group} {path}: not YAML ({' '.join(str(error).split())}).") from None
+    if not isinstance(values, dict):
+        raise HandoffError(
+            f"{group} {path}: holds {type(values).__name__}, expected keys and values."
+        )
+    return validate(cls, values, path.name)
+
+
+def _folder(group: str) -> Path:
+    import configs
+
+    return Path(configs.__path__[0]) / group

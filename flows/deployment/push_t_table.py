@@ -1,0 +1,202 @@
+"""The table of push-T: a T on a board, a pusher in the arm's hand, and a tracker that sees the
+T."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flows.deployment.config import robot_of_bundle
+from flows.deployment.twin import DeployTable, StartResult
+from robots.franka.robot import Robot
+from robots.interfaces import Observation
+from robots.spec import FieldSpec
+
+if TYPE_CHECKING:
+    from flows.deployment.config import DeployConfig
+    from real.arm import ArmState
+    from real.deploy.loop import LoopConfig
+    from real.deploy.planar_space import Plane
+    from robots.contract import Contract
+    from robots.episodes.schema import EpisodeSchema
+    from robots.episodes.store import EpisodeStore
+    from sim.twin.twin import Twin
+
+EXTRA = {
+    "block_pose": FieldSpec(
+        shape=(3,), dtype="float64", unit="m, m, rad", frame="board", about="T x, y, angle"
+    )
+}
+"""Fields recorded beside what the policy sees."""
+
+
+class PushTTable(DeployTable):
+    """The table of push-T at the twin.
+
+    Args:
+        config: starts, robot and limits.
+        contract: of the policy.
+
+    Raises:
+        HandoffError: the robot is another than the policy's.
+    """
+
+    def __init__(self, config: DeployConfig, contract: Contract) -> None:
+        from real.deploy.planar_space import Plane
+
+        self.robot = robot_of_bundle(contract, config.arm)
+        self._config = config
+        self._contract = contract
+        self._plane = Plane(config.plane)
+        self._scene: PushTScene | None = None
+
+    @property
+    def make_world(self) -> Callable[[], Any]:
+        """See `DeployTable`."""
+        from sim.twin.push_t_world import PushTWorld
+
+        return partial(PushTWorld, self.robot.name)
+
+    def schema(self, twin: Twin) -> EpisodeSchema:
+        """See `DeployTable`."""
+        from real.deploy.episode_recorder import deploy_schema
+
+        return deploy_schema(self._contract, EXTRA, self._config.loop.stream_hz, self.robot)
+
+    def place(self, twin: Twin, seed: int) -> None:
+        """See `DeployTable`: as gym-pusht draws it for the seed."""
+        from sim.tasks.push_t.geometry import initial_state
+
+        twin.call("reset", *initial_state(seed))
+        self._scene = PushTScene(partial(twin.call, "tee_pose"), self._plane)
+
+    def motion(self, base_T_ee: np.ndarray) -> tuple[Plane, LoopConfig]:
+        """See `DeployTable`: on the board."""
+        return self._plane, self._config.loop
+
+    def observe(self, state: ArmState) -> Observation:
+        """See `PushTScene.observe`."""
+        return self.scene.observe(state)
+
+    def look(self) -> None:
+        """See `DeployTable`."""
+        self.scene.look()
+
+    def over(self) -> bool:
+        """See `DeployTable`: the T lies at the goal, as last seen."""
+        return self.scene.solved
+
+    @property
+    def scene(self) -> PushTScene:
+        """What lies there since the table was laid."""
+        assert self._scene is not None
+        return self._scene
+
+    @property
+    def success(self) -> bool:
+        """See `DeployTable`: at any policy step."""
+        return self.scene.was_solved
+
+    def describe(self) -> dict[str, Any]:
+        """See `DeployTable`: the largest coverage of the goal, 0..1."""
+        return {"coverage": self.scene.best}
+
+    def score(self, starts: Sequence[StartResult]) -> dict[str, Any]:
+        """See `DeployTable`: the mean coverage with its interval, and gym-pusht's score."""
+        from sim.evaluation.intervals import bootstrap_mean
+        from sim.tasks.push_t.geometry import SUCCESS_COVERAGE
+
+        coverages = [start.about["coverage"] for start in starts]
+        low, high = bootstrap_mean(coverages, seed=0)
+        return {
+            "coverage": float(np.mean(coverages)),
+            "coverage_low": low,
+            "coverage_high": high,
+            "score": float(np.mean(np.minimum(np.array(coverages) / SUCCESS_COVERAGE, 1.0))),
+        }
+
+    def note(self, starts: Sequence[StartResult]) -> str:
+        """See `DeployTable`."""
+        mean = np.mean([start.about["coverage"] for start in starts])
+        return f"mean coverage {mean:.2f} after {len(starts)}"
+
+    def draw(self, store: EpisodeStore, out: Path) -> dict[str, Any]:
+        """See `DeployTable`: `pushes.png` shows every start from above."""
+        from flows.reports.plots import draw_pushes
+
+        renderer = _film(store, self.robot, self._config.videos, out)
+        draw_pushes(store, out / "pushes.png")
+        return {"renderer": renderer}
+
+
+class PushTScene:
+    """What the policy is shown of the table: the pusher from the arm's own state, the T from who
+    tracks it.
+
+    Args:
+        track: tells the T's pose (3,) [m, m, rad], board.
+        plane: where the board lies.
+    """
+
+    def __init__(self, track: Callable[[], np.ndarray], plane: Plane) -> None:
+        self.track = track
+        self.plane = plane
+        self.coverage = 0.0
+        """Of the goal at the last look, 0..1."""
+        self.best = 0.0
+        """The largest coverage so far."""
+
+    @property
+    def solved(self) -> bool:
+        """Whether the T lay at the goal at the last look."""
+        from sim.tasks.push_t.geometry import SUCCESS_COVERAGE
+
+        return self.coverage > SUCCESS_COVERAGE
+
+    @property
+    def was_solved(self) -> bool:
+        """Whether the T has lain at the goal at any look."""
+        from sim.tasks.push_t.geometry import SUCCESS_COVERAGE
+
+        return self.best > SUCCESS_COVERAGE
+
+    def look(self) -> np.ndarray:
+        """The T's pose (3,) now, and its coverage taken down."""
+        from sim.tasks.push_t.geometry import coverage
+
+        pose = self.track()
+        self.coverage = coverage(pose)
+        self.best = max(self.best, self.coverage)
+        return pose
+
+    def observe(self, state: ArmState) -> Observation:
+        """The contract's fields and the block's pose, board frame."""
+        from sim.tasks.push_t.geometry import keypoints
+
+        pose = self.look()
+        return {
+            "keypoints": keypoints(pose).astype(np.float32),
+            "agent": self.plane.position(state.base_T_ee).astype(np.float32),
+            "block_pose": pose,
+        }
+
+
+def _film(store: EpisodeStore, robot: Robot, videos: int, out: Path) -> str | None:
+    """Videos of the first episodes, from what was recorded; returns which renderer drew them."""
+    from sim.rendering.push_t import render_episode
+
+    rate = store.schema.streams["policy"].rate_hz
+    renderer = None
+    for episode in range(min(videos, store.num_episodes)):
+        policy = store.read(episode, "policy", ["block_pose"])
+        q = store.read(episode, "robot", ["q"])["q"][:: round(1000.0 / rate)]
+        frames = min(len(q), len(policy["block_pose"]))
+        path = out / f"twin_start_{store.metadata(episode)['seed']}.mp4"
+        renderer = render_episode(
+            path, q[:frames], policy["block_pose"][:frames], 20.0, robot, renderer=renderer
+        )
+    return renderer

@@ -1,0 +1,240 @@
+"""`handoff evaluate` and `handoff compare`: agents under one protocol file, set side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.config.protocols import read_protocol
+from flows.evaluation.agents import Entrant, make_agent
+from robots.errors import HandoffError
+from sim.evaluation.evaluate import EvaluateConfig, evaluate, make_env, run_episodes, write_result
+from sim.evaluation.protocol import Protocol, check_protocol
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from flows.runner.display import Display
+    from sim.evaluation.adastop import AdaStop, AdaStopConfig, PairDecision
+    from sim.evaluation.comparison import Comparison, Result
+    from sim.evaluation.report import Table
+    from sim.evaluation.rollout import EpisodeResult
+
+
+TABLE_WIDTH = 120
+"""Columns of a table, at least."""
+
+
+def evaluate_command(options: Namespace) -> None:
+    """`handoff evaluate`: options `protocol`, `policy`, `out`, `batch`, `workers`, `videos`,
+    `adastop`, `stages`."""
+    from sim.evaluation.adastop import AdaStopConfig
+    from sim.evaluation.report import comparison_tables, decision_table, summary_table
+
+    protocol = read_protocol(options.protocol)
+    config = EvaluateConfig(
+        batch=options.batch, workers=options.workers, videos=options.videos, device=options.device
+    )
+    told = options.instruction
+    options.out.mkdir(parents=True, exist_ok=True)
+    if not options.adastop:
+        results, comparisons = evaluate_agents(protocol, options.policy, options.out, config, told)
+        tables = [summary_table(results), *comparison_tables(comparisons)]
+    else:
+        test = AdaStopConfig(
+            n=protocol.episodes // max(1, options.stages), stages=options.stages, permute="pairs"
+        )
+        results, outcome, decisions = evaluate_until_decided(
+            protocol, options.policy, options.out, config, test, told
+        )
+        tables = [summary_table(results), decision_table(outcome, decisions)]
+    _print(tables)
+    _say(f"report  {options.out / 'report.html'}")
+
+
+def compare_command(options: Namespace) -> None:
+    """`handoff compare`: options `results`, folders of which the first is the reference, and `out`,
+    a page or None."""
+    from sim.evaluation.comparison import compare_all, read_result
+    from sim.evaluation.report import comparison_tables, summary_table, write_report
+
+    results = [read_result(folder) for folder in options.results]
+    names = [result.name for result in results]
+    if len(set(names)) < len(names):
+        results = [replace(result, name=str(result.folder)) for result in results]
+    comparisons = compare_all(results)
+    _print([summary_table(results), *comparison_tables(comparisons)])
+    if options.out is not None:
+        write_report(options.out, results, comparisons)
+        _say(f"report  {options.out}")
+
+
+def evaluate_agents(
+    protocol: Protocol,
+    specs: Sequence[str],
+    out: Path,
+    config: EvaluateConfig,
+    instruction: str | None = None,
+) -> tuple[list[Result], list[Comparison]]:
+    """Evaluates agents one after another: results in `out`, or in a folder each when several, and
+    `out/report.html`.
+
+    Raises:
+        HandoffError: what `make_agent` and `sim.evaluation.evaluate.evaluate` find.
+    """
+    from flows.runner.display import Display
+    from sim.evaluation.comparison import compare_all, read_result
+    from sim.evaluation.report import write_report
+
+    check_protocol(protocol)
+    entrants = _entrants(specs, protocol, instruction, config.device)
+    results = []
+    with Display() as display:
+        for entrant in entrants:
+            folder = _folder(out, entrant, entrants)
+            progress = display.started(entrant.name)
+            metrics = evaluate(
+                protocol,
+                config,
+                entrant.load,
+                partial(make_env, protocol),
+                folder,
+                progress,
+                entrant.execution,
+            )
+            display.finished(entrant.name, f"score {metrics['score']:.3f}")
+            results.append(read_result(folder, entrant.name))
+    comparisons = compare_all(results, config.confidence)
+    write_report(out / "report.html", results, comparisons, steps=_steps(entrants))
+    return results, comparisons
+
+
+def evaluate_until_decided(
+    protocol: Protocol,
+    specs: Sequence[str],
+    out: Path,
+    config: EvaluateConfig,
+    test: AdaStopConfig,
+    instruction: str | None = None,
+) -> tuple[list[Result], AdaStop, tuple[PairDecision, ...]]:
+    """Compares agents with early stopping; the protocol's episodes are the most that any of them
+    runs.
+
+    Stage k runs the seeds `first_seed + k n` to `first_seed + (k + 1) n - 1`, for all agents the
+    same. An agent that left early has a result of fewer episodes, and so of another protocol.
+
+    Raises:
+        HandoffError: as of `evaluate_agents`, or episodes that are not the stages' together.
+    """
+    from flows.runner.display import Display
+    from sim.evaluation.adastop import adastop
+    from sim.evaluation.comparison import read_result
+    from sim.evaluation.report import write_report
+
+    check_protocol(protocol)
+    if test.n * test.stages != protocol.episodes:
+        raise HandoffError(
+            f"adastop: {test.stages} stages of {test.n} episodes are not the {protocol.episodes} of protocol "
+            f"{protocol.name}. Choose --stages so that it divides them."
+        )
+    entrants = {
+        entrant.name: entrant for entrant in _entrants(specs, protocol, instruction, config.device)
+    }
+    ran: dict[str, list[EpisodeResult]] = {name: [] for name in entrants}
+    with Display() as display:
+
+        def run_stage(stage: int, names: Sequence[str]) -> dict[str, list[float]]:
+            return {
+                name: _run_stage(
+                    protocol, config, test.n, stage, entrants[name], ran[name], display
+                )
+                for name in names
+            }
+
+        outcome, decisions = adastop(list(entrants), run_stage, test)
+    results = []
+    for name, entrant in entrants.items():
+        folder = _folder(out, entrant, list(entrants.values()))
+        asked = replace(protocol, episodes=len(ran[name]))
+        write_result(asked, config, ran[name], partial(make_env, asked), folder, entrant.execution)
+        results.append(read_result(folder, name))
+    write_report(out / "report.html", results, adastop=(outcome, decisions))
+    return results, outcome, decisions
+
+
+def _run_stage(
+    protocol: Protocol,
+    config: EvaluateConfig,
+    n: int,
+    stage: int,
+    entrant: Entrant,
+    ran: list[EpisodeResult],
+    display: Display,
+) -> list[float]:
+    label = f"{entrant.name} {stage + 1}"
+    first = protocol.first_seed + stage * n
+    episodes = run_episodes(
+        protocol,
+        entrant.load,
+        partial(make_env, protocol),
+        config.batch,
+        config.workers,
+        display.started(label),
+        seeds=range(first, first + n),
+    )
+    ran += episodes
+    scores = [episode.score for episode in episodes]
+    display.finished(label, f"score {sum(scores) / n:.3f}")
+    return scores
+
+
+def _entrants(
+    specs: Sequence[str], protocol: Protocol, instruction: str | None, device: str
+) -> list[Entrant]:
+    """One per spec, with names made different."""
+    entrants: list[Entrant] = []
+    for spec in specs:
+        entrant = make_agent(spec, protocol, instruction, device)
+        taken = sum(
+            re.fullmatch(rf"{re.escape(entrant.name)}(-\d+)?", other.name) is not None
+            for other in entrants
+        )
+        entrants.append(replace(entrant, name=f"{entrant.name}-{taken + 1}") if taken else entrant)
+    return entrants
+
+
+def _folder(out: Path, entrant: Entrant, entrants: Sequence[Entrant]) -> Path:
+    folder = out / entrant.name if len(entrants) > 1 else out
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _steps(entrants: Sequence[Entrant]) -> dict[str, int]:
+    return {entrant.name: entrant.step for entrant in entrants if entrant.step is not None}
+
+
+def _print(tables: Sequence[Table]) -> None:
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    # A table in a file or a pipe is not to be cut to the width that such a place pretends to have.
+    console = Console()
+    console.width = max(console.width, TABLE_WIDTH)
+    for headings, rows in tables:
+        grid = Grid(box=None, header_style="bold", pad_edge=False)
+        for heading in headings:
+            grid.add_column(heading)
+        for row in rows:
+            grid.add_row(*(Text(cell) for cell in row))
+        console.print(grid)
+
+
+def _say(text: str) -> None:
+    from rich.console import Console
+
+    Console().print(text, highlight=False, soft_wrap=True, markup=False)

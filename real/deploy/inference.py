@@ -1,0 +1,136 @@
+"""Infers a policy's chunks in a thread beside the control loop, and schedules their actions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from real.deploy.schedule import ChunkSchedule, ObservationHistory
+from robots.contract import Contract
+from robots.control.noise import chunk_noise
+from robots.errors import HandoffError
+from robots.interfaces import Policy, PolicyInput, SeeingPolicy
+from robots.language.text import INSTRUCTION, decode
+from robots.spec import check_field
+
+
+class ChunkInference:
+    """The observations, the running inference and the newest chunk of one episode.
+
+    Args:
+        policy: a function of observation and noise; takes instructions if the contract has them.
+        contract: contract of the policy.
+        executor: executor with one thread, in which the policy runs.
+        seed: seed of the policy's noise.
+        wait: whether `action` waits for a running inference; without waiting it returns the actions
+            of the last chunk until the new one has arrived.
+        inference_ms: list to which the host time of every inference is appended [ms].
+    """
+
+    def __init__(
+        self,
+        policy: Policy | SeeingPolicy,
+        contract: Contract,
+        executor: ThreadPoolExecutor,
+        *,
+        seed: int,
+        wait: bool,
+        inference_ms: list[float],
+    ) -> None:
+        self._policy = policy
+        self._contract = contract
+        self._executor = executor
+        self._seed = seed
+        self._wait = wait
+        self._inference_ms = inference_ms
+        self._schedule = ChunkSchedule(contract)
+        self._history = ObservationHistory(contract.n_obs_steps)
+        self._instructions: tuple[str, ...] = ()
+        self._running: tuple[Future[np.ndarray], int] | None = None
+        """The running inference and the policy step of its observation."""
+        self._chunks = 0
+        """Number of inferences so far; it numbers their noise."""
+
+    def observe(self, observation: Mapping[str, Any]) -> None:
+        """Adds the observation of a policy step.
+
+        Args:
+            observation: fields of the contract without a leading dimension, and the instruction if
+                there is one.
+
+        Raises:
+            HandoffError: a field of the contract is missing or has another shape.
+        """
+        self._history.append(_vector(self._contract, observation))
+        if self._contract.instruction and INSTRUCTION in observation:
+            self._instructions = decode(np.asarray(observation[INSTRUCTION])[None])
+
+    def action(self, step: int) -> np.ndarray | None:
+        """(A,) action of policy step `step`; None if no chunk has one.
+
+        Begins an inference if one is due, and takes the chunk of one that has ended.
+        """
+        if self._running is None and self._schedule.due(step):
+            self._begin(step)
+        self._receive()
+        return self._schedule.action(step)
+
+    def replan(self, step: int) -> np.ndarray | None:
+        """(A,) action of policy step `step` by a new inference, whatever was planned before."""
+        self._drop_chunks()
+        self._begin(step)
+        self._receive()
+        return self._schedule.action(step)
+
+    def restart(self) -> None:
+        """Forgets all observations and chunks, as at the beginning of an episode."""
+        self._history = ObservationHistory(self._contract.n_obs_steps)
+        self._drop_chunks()
+
+    def _drop_chunks(self) -> None:
+        """Drops the newest chunk and that of a running inference."""
+        self._schedule = ChunkSchedule(self._contract)
+        self._running = None
+
+    def _begin(self, step: int) -> None:
+        size = int(np.prod(self._contract.action.shape))
+        noise = chunk_noise(self._seed, self._chunks, self._contract.horizon, size)[None]
+        vector = self._history.stacked()
+        inputs = (
+            PolicyInput(vector, {}, self._instructions) if self._contract.instruction else vector
+        )
+        self._running = (self._executor.submit(self._infer, inputs, noise), step)
+        self._chunks += 1
+        self._schedule.requested(step)
+
+    def _infer(self, inputs: np.ndarray | PolicyInput, noise: np.ndarray) -> np.ndarray:
+        begin = time.perf_counter()
+        # The policy of a contract with an instruction takes instructions.
+        chunk = self._policy(inputs, noise)[0]  # type: ignore[arg-type]
+        self._inference_ms.append((time.perf_counter() - begin) * 1e3)
+        return chunk
+
+    def _receive(self) -> None:
+        """Takes the chunk of the running inference, once that has ended or if `wait` is set."""
+        if self._running is None or not (self._wait or self._running[0].done()):
+            return
+        future, step = self._running
+        self._running = None
+        self._schedule.receive(future.result(), step)
+
+
+def _vector(contract: Contract, observation: Mapping[str, Any]) -> np.ndarray:
+    """(O,) float32, the contract's fields concatenated."""
+    missing = sorted(contract.observation.keys() - observation.keys())
+    if missing:
+        raise HandoffError(
+            f"observation: lacks {missing}, which the policy's contract needs; it has {sorted(observation)}."
+        )
+    for name, spec in contract.observation.items():
+        check_field(name, spec, np.asarray(observation[name]), leading=0)
+    fields = [np.ravel(observation[name]) for name in contract.observation]
+    return np.concatenate(fields).astype(np.float32)

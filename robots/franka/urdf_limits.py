@@ -1,0 +1,69 @@
+"""Compares the URDF that a connected robot states of itself with the robot that is configured."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from robots.errors import SafetyError
+from robots.franka.catalog import ROBOTS
+from robots.franka.robot import Robot
+
+TOLERANCE = 1e-3
+"""Largest difference between two limits that are the same [rad, rad/s]; the URDF of the FR3 with
+system 5.9 has 2.90074 where the published table has 2.9007."""
+
+
+def check_urdf(robot: Robot, urdf: str) -> None:
+    """Checks that `urdf` describes `robot`: the name, and the limits of every joint.
+
+    A name that belongs to no robot known here says nothing. Joints are found by the ending of
+    their names, `joint1` to `jointJ`.
+
+    Args:
+        robot: that is configured.
+        urdf: text that the connected robot sent.
+
+    Raises:
+        SafetyError: no readable URDF, another robot, a joint without limits, or a limit that
+            differs by more than `TOLERANCE`.
+    """
+    try:
+        root = ElementTree.fromstring(urdf)
+        stated = [_limits_of(root, number) for number in range(1, robot.num_joints + 1)]
+    except (ElementTree.ParseError, ValueError) as error:
+        raise SafetyError(
+            f"{robot.name}: the connected arm sent a URDF that cannot be read ({error}). Is it a Franka robot?"
+        ) from None
+    name = root.get("name", "")
+    if name in ROBOTS and name != robot.name:
+        raise SafetyError(
+            f"{robot.name}: the connected arm calls itself '{name}'. Set `robot: {name}`, or connect the other arm."
+        )
+    for i, limits in enumerate(stated):
+        _check_joint(robot, i, limits)
+
+
+def _check_joint(robot: Robot, i: int, stated: dict[str, float]) -> None:
+    """Compares what the URDF states of the joint with index `i`."""
+    limits = robot.limits
+    expected = {"lower": limits.q_min[i], "upper": limits.q_max[i], "velocity": limits.dq_max[i]}
+    for what, value in expected.items():
+        if what not in stated:
+            raise SafetyError(
+                f"{robot.name}: the connected arm's URDF states no {what} limit of joint{i + 1}, expected {value:.4f}. "
+                "Has the arm fewer joints?"
+            )
+        if not abs(stated[what] - value) <= TOLERANCE:
+            raise SafetyError(
+                f"{robot.name}: {what} limit of joint{i + 1} is {stated[what]:.4f} in the connected arm's URDF, "
+                f"{value:.4f} in the table here. Is it another robot, or has it older firmware?"
+            )
+
+
+def _limits_of(root: ElementTree.Element, number: int) -> dict[str, float]:
+    """Limits of joint number `number` by the names of the URDF; empty without such a joint."""
+    for joint in root.iter("joint"):
+        limit = joint.find("limit")
+        if joint.get("name", "").endswith(f"joint{number}") and limit is not None:
+            return {name: float(value) for name, value in limit.attrib.items()}
+    return {}

@@ -1,0 +1,55 @@
+"""Every stage and every protocol draws its starts from the range that is its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flows.config.files import available
+from flows.config.protocols import read_protocol
+from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfig
+from flows.hil.config import ClassifyConfig, DemonstrateConfig, RolloutConfig
+from flows.stages.config import RecordPlayConfig, ScriptedConfig
+from policies.distillation.config import OnPolicyDistilConfig
+from policies.rl.finetuning.config import FinetuneConfig
+from policies.rl.off_policy.fast_td3_config import ReinforceConfig
+from robots.seed_ranges import (
+    CLASSIFIER,
+    DEMONSTRATIONS,
+    EVALUATION,
+    PLAY,
+    RECORDING,
+    ROLLOUTS,
+    TRAINING,
+)
+from sim.recording.rollouts import RecordConfig
+
+
+@pytest.mark.parametrize(
+    ("stage", "seeds"),
+    [
+        (ScriptedConfig, DEMONSTRATIONS),
+        (DemonstrateConfig, DEMONSTRATIONS),
+        (DeploySession, DEMONSTRATIONS),
+        (ClassifyConfig, CLASSIFIER),
+        (RolloutConfig, ROLLOUTS),
+        (DeployConfig, EVALUATION),
+        (DeployTaskConfig, EVALUATION),
+        (RecordPlayConfig, PLAY),
+        (RecordConfig, RECORDING),
+        (FinetuneConfig, TRAINING),
+        (OnPolicyDistilConfig, TRAINING),
+        (ReinforceConfig, TRAINING),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_stage_begins_where_its_range_does(stage: Any, seeds: range) -> None:
+    assert stage.first_seed == seeds.start
+
+
+@pytest.mark.parametrize("name", available("protocol"))
+def test_a_protocol_stays_within_the_range_of_evaluations(name: str) -> None:
+    seeds = read_protocol(name).seeds
+    assert seeds[0] in EVALUATION
+    assert seeds[-1] in EVALUATION

@@ -1,0 +1,270 @@
+"""Tables without a robot: all that deploys an episode, with an arm that obeys at once and fails
+when it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from flows.deployment import session as deploying
+from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfig
+from flows.deployment.push_t_table import EXTRA, PushTTable
+from flows.deployment.task_table import TaskTable as TableOfTask
+from flows.deployment.twin import DeployTable, TwinSetup, run_start
+from real.console.commands import Mode
+from real.console.console_operator import ConsoleOperator
+from real.deploy.episode_recorder import deploy_schema
+from real.deploy.loop import LoopConfig
+from real.deploy.planar_space import Plane, PlaneConfig
+from real.deploy.supervision import STEPS, Supervision, SupervisionConfig
+from real.franka.state_recorder import StateRecorder
+from real.teleop.takeover import TakeoverConfig
+from robots.contract import Contract
+from robots.episodes.store import EpisodeStore
+from robots.franka import find_robot
+from robots.interfaces import no_progress
+from robots.spec import FieldSpec
+from sim.make import find_task
+from tests.real.console.fake_line import FakeLine, say
+from tests.real.fakes import FakeArm, FakeClock, contract
+
+FR3 = find_robot("fr3")
+
+START = np.array([0.25, 0.25])
+TEE = np.array([0.1, 0.1, 0.0])
+SEED = 7
+
+
+class ConnectedArm(FakeArm):
+    """A context manager with a state recorder, as `FrankaArm` is. Every event goes to `told`."""
+
+    def __init__(
+        self, clock: FakeClock, pose: np.ndarray, told: Callable[[str], None] = lambda event: None
+    ) -> None:
+        super().__init__(clock, pose)
+        self.flange_T_ee = np.eye(4)
+        self.recorder: StateRecorder | None = None
+        self.told = told
+        self.lost_from = np.inf
+        """Robot time from which on no state reaches the recorder [s]."""
+        self.leaving: BaseException | None = None
+        """Raised on leaving the context."""
+        self.stop_error: Exception | None = None
+
+    def __enter__(self) -> ConnectedArm:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.told("left")
+        if self.leaving is not None:
+            raise self.leaving
+
+    def preflight(self) -> Any:
+        return self.state()
+
+    def recover(self) -> None:
+        self.fault_at = None
+
+    def start(self) -> None:
+        super().start()
+        self.recorder = StateRecorder(60.0, FR3.num_joints)
+        self.clock.on_tick.append(self.record)
+        self.told("started")
+
+    def stop(self) -> None:
+        super().stop()
+        self.told("stopped")
+        if self.stop_error is not None:
+            raise self.stop_error
+
+    def record(self) -> None:
+        if self.clock.now() > self.lost_from or self.recorder is None:
+            return
+        zero = np.zeros(7)
+        state = SimpleNamespace(
+            time=SimpleNamespace(to_msec=lambda: self.clock.ticks),
+            q=FR3.q_home,
+            dq=zero,
+            q_d=FR3.q_home,
+            tau_J=zero,
+            tau_J_d=zero,
+            tau_ext_hat_filtered=zero,
+            O_T_EE=SimpleNamespace(matrix=self.pose),
+            control_command_success_rate=1.0,
+        )
+        self.recorder(state, None, None, None, None)
+
+
+class Table:
+    """Clock and arm of an episode, a policy that stays where it is, and the store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "store.zarr"
+        self.clock = FakeClock()
+        self.arm = ConnectedArm(self.clock, np.eye(4))
+        self.infer: Callable[[], None] = lambda: None
+        """Called in every inference."""
+
+    def at(self, seconds: float, call: Callable[[], None]) -> None:
+        """Calls once, in the middle of a tick, at that robot time."""
+        done: list[bool] = []
+
+        def look() -> None:
+            if not done and self.clock.now() >= seconds:
+                done.append(True)
+                call()
+
+        self.clock.on_tick.append(look)
+
+    def run(self) -> Any:
+        """The episode, and the store closed behind it."""
+        raise NotImplementedError
+
+    def stored(self) -> EpisodeStore:
+        return EpisodeStore.open(self.path, "r")
+
+
+class _Policy:
+    def __init__(self, table: Table, told: Contract, action: np.ndarray) -> None:
+        self.table, self.contract, self.action = table, told, action
+
+    def __call__(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        self.table.infer()
+        return np.broadcast_to(
+            np.float32(self.action), (1, self.contract.horizon, len(self.action))
+        ).copy()
+
+
+class TwinTable(Table):
+    """The stage `deploy`, whose twin shares the table's clock."""
+
+    policy: Any
+    config: DeployConfig | DeployTaskConfig
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Answers what the twin's world is asked."""
+        raise NotImplementedError
+
+    def laid(self) -> DeployTable:
+        """What the stage makes of the configuration."""
+        raise NotImplementedError
+
+    def run(self) -> Any:
+        twin: Any = SimpleNamespace(
+            call=self.call,
+            now=self.clock.now,
+            advance=self.clock.advance,
+            wait_for_motion=lambda: None,
+            hand_actions=lambda: 0,
+        )
+        table = self.laid()
+        with EpisodeStore.create(self.path, table.schema(twin)) as store:
+            setup = TwinSetup(self.config, self.policy, table, twin, store)
+            return run_start(setup, SEED, no_progress)
+
+
+class PushTable(TwinTable):
+    """The stage `deploy`: push-T at the twin."""
+
+    def __init__(self, folder: Path, steps: int = 12) -> None:
+        super().__init__(folder)
+        self.arm.pose = Plane(PlaneConfig()).pose(START)
+        self.policy: Any = _Policy(self, contract(), START)
+        self.config = self.options = DeployConfig(loop=LoopConfig(max_steps=steps))
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return TEE.copy() if name == "tee_pose" else None
+
+    def laid(self) -> DeployTable:
+        return PushTTable(self.options, self.policy.contract)
+
+
+class TaskTable(TwinTable):
+    """The stage `deploy` of a simulated task: reach at the twin."""
+
+    FIELDS = ("grasp_pose", "target_offset", "goal")
+
+    def __init__(self, folder: Path, steps: int = 24) -> None:
+        super().__init__(folder)
+        stated = find_task("reach")
+        told = contract(
+            task="reach",
+            observation={name: stated.observations[name].spec for name in self.FIELDS},
+            action=FieldSpec(shape=(3,)),
+            rate_hz=stated.rate_hz,
+            n_obs_steps=1,
+            horizon=1,
+            n_action_steps=1,
+            action_interface="cartesian_delta",
+            steps=stated.actions,
+        )
+        self.arm.pose = FR3.chain.forward_kinematics(FR3.q_home)
+        self.policy: Any = _Policy(self, told, np.zeros(3))
+        self.config = self.options = DeployTaskConfig(max_steps=steps)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        match name:
+            case "things":
+                return {"goal": np.full(3, 0.3, np.float32)}
+            case "scene":
+                return np.zeros(9), np.zeros(0)
+            case "outcome":
+                return False, False
+        return None
+
+    def laid(self) -> DeployTable:
+        return TableOfTask(self.options, self.policy.contract)
+
+
+class OverseenTable(Table):
+    """`handoff deploy`: push-T with a person at the console, who lets the policy go on."""
+
+    robot = "fake arm"
+    laid_by_hand = False
+
+    def __init__(self, folder: Path, steps: int = 12) -> None:
+        super().__init__(folder)
+        self.plane = Plane(PlaneConfig())
+        self.arm.pose = self.plane.pose(START)
+        self.policy: Any = _Policy(self, contract(), START)
+        self.session = DeploySession(loop=LoopConfig(max_steps=steps))
+        self.line = FakeLine()
+        say(self.line, Mode.POLICY)
+        settings = SupervisionConfig()
+        operator = ConsoleOperator(
+            STEPS, TakeoverConfig(), self.line, "ada", 10.0, lambda: b"", self.clock.now
+        )
+        self.supervision = Supervision(operator, settings, self.plane, 10.0, operator.report_step)
+        self.scene: Any = None
+
+    def observe(self, state: Any) -> Any:
+        return self.scene.observe(state)
+
+    def place(self, seed: int) -> None:
+        """Nothing is laid."""
+
+    def ready(self, arm: Any, supervision: Any) -> bool:
+        return True
+
+    def pose(self) -> np.ndarray:
+        return TEE.copy()
+
+    def run(self) -> Any:
+        schema = deploy_schema(
+            self.policy.contract, EXTRA, self.session.loop.stream_hz, FR3, supervised=True
+        )
+        bench: Any = SimpleNamespace(
+            robot=self.robot,
+            place=self.place,
+            ready=self.ready,
+            pose=self.pose,
+            arm=lambda: self.arm,
+            clock=lambda arm: self.clock,
+        )
+        shown: Any = self
+        with EpisodeStore.create(self.path, schema) as store:
+            return deploying.run_overseen(self.session, bench, self.policy, shown, SEED, store)

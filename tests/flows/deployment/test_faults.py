@@ -1,0 +1,295 @@
+"""Whatever ends a deployed episode, what was recorded of it is in the store with the words of what
+ended it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError, SafetyError
+from robots.interfaces import Label
+from tests.flows.deployment.fake_tables import SEED, OverseenTable, PushTable, Table, TaskTable
+from tests.real.onnx_models import save_policy
+
+ROOT = Path(__file__).resolve().parents[3]
+AT = 0.9
+"""Robot time of every fault [s]."""
+TABLES = (OverseenTable, PushTable, TaskTable)
+
+
+def raises(error: BaseException) -> Callable[[], NoReturn]:
+    def now() -> NoReturn:
+        raise error
+
+    return now
+
+
+def in_the_robot(table: Table, error: BaseException) -> None:
+    """Raised where the loop waits for robot time, and by every later call of the kind."""
+    table.at(AT, raises(error))
+
+
+def in_the_policy(table: Table, error: BaseException) -> None:
+    table.at(AT - 0.2, lambda: setattr(table, "infer", raises(error)))
+
+
+KINDS: dict[str, tuple[Callable[[Table, BaseException], None], BaseException]] = {
+    "limit": (in_the_robot, SafetyError("arm: stopped")),
+    "lost connection": (
+        in_the_robot,
+        HandoffError("arm at 172.16.0.2: connection lost (libfranka: UDP receive)"),
+    ),
+    "standing clock": (in_the_robot, HandoffError("robot clock: stands at 5.000 s for 1.0 s.")),
+    "defect of the runtime": (in_the_policy, RuntimeError("ONNXRuntimeError: 6")),
+    "Ctrl-C": (in_the_robot, KeyboardInterrupt()),
+}
+WORDS = {"defect of the runtime": "RuntimeError: ONNXRuntimeError: 6", "Ctrl-C": "interrupted"}
+
+
+def made(kind: type[Table], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    table = kind(folder)
+    monkeypatch.setattr("real.franka.arm.FrankaArm", lambda *arguments: table.arm)
+    return table
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("table_of", TABLES)
+def test_an_episode_is_stored_with_what_ended_it(
+    table_of: type[Table], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, (place, error) = made(table_of, tmp_path, monkeypatch), KINDS[kind]
+    place(table, error)
+    if isinstance(error, SafetyError) and table_of is not OverseenTable:
+        # Here the stage stands in for the person, and goes on with the next start.
+        assert table.run().fault == "arm: stopped"
+    else:
+        with pytest.raises(type(error)) as caught:
+            table.run()
+        assert caught.value is error
+    store = table.stored()
+    assert store.num_episodes == 1
+    about = store.metadata(0)
+    assert (about["fault"], about["seed"], about["success"]) == (
+        WORDS.get(kind, str(error)),
+        SEED,
+        False,
+    )
+    streamed, robot = (
+        len(store.read(0, stream, [name])[name])
+        for stream, name in (("reference", "asked"), ("robot", "q"))
+    )
+    assert robot == pytest.approx(streamed, abs=1)
+    assert streamed / store.schema.streams["reference"].rate_hz == pytest.approx(AT, abs=0.25)
+    assert table.arm.stopped == 1
+
+
+@pytest.mark.parametrize("table_of", TABLES)
+def test_an_episode_that_nothing_disturbs_has_no_fault(
+    table_of: type[Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made(table_of, tmp_path, monkeypatch)
+    table.run()
+    assert table.stored().metadata(0)["fault"] is None
+
+
+@pytest.mark.parametrize("table_of", TABLES)
+def test_an_arm_whose_context_cannot_be_left_loses_nothing(
+    table_of: type[Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made(table_of, tmp_path, monkeypatch)
+    table.arm.leaving = HandoffError("arm: connection lost on leaving")
+    with pytest.raises(HandoffError, match="lost on leaving"):
+        table.run()
+    store = table.stored()
+    assert "lost on leaving" in store.metadata(0)["fault"]
+    assert len(store.read(0, "policy", ["action"])["action"]) > 10
+
+
+@pytest.mark.parametrize("table_of", TABLES)
+def test_states_that_never_arrive_lose_nothing_but_themselves(
+    table_of: type[Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made(table_of, tmp_path, monkeypatch)
+    table.arm.lost_from = AT
+    with pytest.raises(HandoffError, match=r"state recorder: has states up to 0\.900 s"):
+        table.run()
+    store = table.stored()
+    assert "state recorder" in store.metadata(0)["fault"]
+    assert store.read(0, "robot", ["time"])["time"][-1] == pytest.approx(AT)
+
+
+def test_an_arm_that_cannot_be_stopped_hides_nothing(tmp_path: Path) -> None:
+    table = OverseenTable(tmp_path)
+    in_the_robot(table, KeyboardInterrupt())
+    table.arm.stop_error = SafetyError("arm: the motion did not end within 4.0 s of robot time.")
+    with pytest.raises(KeyboardInterrupt):
+        table.run()
+    fault = table.stored().metadata(0)["fault"]
+    assert fault == f"interrupted. Stopping the arm failed: {table.arm.stop_error}"
+
+
+@pytest.mark.parametrize("where", ["in the same tick", "in stopping"])
+def test_a_label_that_counts_is_kept_with_the_fault_that_comes_with_it(
+    where: str, tmp_path: Path
+) -> None:
+    table, lost = OverseenTable(tmp_path), HandoffError("connection lost")
+    table.at(AT, lambda: setattr(table.supervision, "label", Label.SUCCESS))
+    if where == "in stopping":
+        table.arm.stop_error = lost
+    else:
+        table.at(AT, raises(lost))
+    with pytest.raises(HandoffError, match="connection lost"):
+        table.run()
+    about = table.stored().metadata(0)
+    assert (about["label"], about["success"], about["fault"]) == (
+        "success",
+        True,
+        "connection lost",
+    )
+
+
+def test_a_session_that_the_person_ends_stores_no_running_episode(tmp_path: Path) -> None:
+    table = OverseenTable(tmp_path)
+    table.at(AT, lambda: setattr(table.supervision, "stopped", True))
+    assert not table.run().recorded
+    assert table.stored().num_episodes == 0
+
+
+def test_an_episode_that_cannot_be_stored_is_told_with_its_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = OverseenTable(tmp_path)
+    table.at(AT, raises(HandoffError("connection lost.")))
+    full = raises(HandoffError("store.zarr: no space left."))
+    monkeypatch.setattr("robots.episodes.store.EpisodeStore.append", lambda *arguments: full())
+    with pytest.raises(
+        HandoffError,
+        match=r"^connection lost\. The recorded episode could not be stored: .*no space left",
+    ):
+        table.run()
+
+
+def test_ctrl_c_while_an_episode_is_written_waits_until_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from robots.episodes import store as stores
+
+    write = stores.write_segment
+
+    def interrupted(*arguments: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        write(*arguments)
+
+    table = OverseenTable(tmp_path)
+    monkeypatch.setattr(stores, "write_segment", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        table.run()
+    assert table.stored().metadata(0)["fault"] is None
+
+
+KILLED = """
+import os, sys, time
+from pathlib import Path
+from flows.__main__ import main
+from tests.flows.deployment.fake_tables import OverseenTable
+from tests.real.onnx_models import save_policy
+
+folder = Path(sys.argv[1])
+
+def deploy(options):
+    table = OverseenTable(folder, steps=10_000)
+    table.arm.told = lambda event: (folder / event).touch()
+    table.clock.on_tick.append(lambda: time.sleep(0.002))
+    table.at(0.5, lambda: print("running", flush=True))
+    table.run()
+
+import flows.deployment.session
+flows.deployment.session.deploy_command = deploy
+sys.exit(main(["deploy", "gate"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_session_that_a_signal_ends_stops_the_arm_and_keeps_its_episode(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as session:
+        assert session.stdout is not None
+        assert session.stdout.readline() == "running\n"
+        session.send_signal(number)
+        _, said = session.communicate(timeout=60.0)
+    assert (tmp_path / "stopped").exists(), said
+    assert (tmp_path / "left").exists()
+    how = "interrupted" if number is signal.SIGINT else f"ended by {number.name}"
+    assert session.returncode == 128 + number, said
+    assert said.startswith(f"handoff: {how}. What is finished is kept")
+    table = OverseenTable(tmp_path)
+    store = table.stored()
+    assert store.num_episodes == 1
+    assert store.metadata(0)["fault"] == how
+    assert np.all(store.read(0, "policy", ["step_time"])["step_time"] >= 0.0)
+
+
+CLOSED = """
+import sys
+from pathlib import Path
+import flows.deployment.session as deploying
+from flows.__main__ import main
+from flows.deployment.arms import SimulatedBench
+from flows.deployment.config import DeploySession
+from real.console.server import ConsoleConfig
+from real.deploy.loop import LoopConfig
+from real.deploy.supervision import Supervision
+from sim.twin.twin import TwinConfig
+
+look, seen = SimulatedBench.pose, []
+
+def pose(self):
+    seen.append(0)
+    if len(seen) == 12:
+        print("running", flush=True)
+    return look(self)
+
+SimulatedBench.pose = pose
+deploying.await_go = lambda supervision: True
+Supervision.poll = lambda self: setattr(self, "paused", False)
+session = DeploySession(loop=LoopConfig(max_steps=10_000), twin=TwinConfig(host="127.0.79.21"))
+folder = Path(sys.argv[1])
+deploying.deploy_command = lambda options: deploying.deploy(session, folder, folder, ConsoleConfig(port=0))
+sys.exit(main(["deploy", "gate"]))
+"""
+
+
+def test_a_terminal_that_is_closed_leaves_the_robot_to_be_stopped(tmp_path: Path) -> None:
+    """SIGHUP reaches every process of the terminal, the simulated robot's as well, which goes on
+    until it is ended."""
+    save_policy(tmp_path / "policy.onnx", scale=0.0)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", CLOSED, str(tmp_path)],
+        cwd=ROOT,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+    ) as session:
+        assert session.stdout is not None
+        line = session.stdout.readline()
+        os.killpg(session.pid, signal.SIGHUP)
+        _, said = session.communicate(timeout=60.0)
+    assert line == "running\n", said
+    assert session.returncode == 128 + signal.SIGHUP, said
+    store = EpisodeStore.open(tmp_path / "store.zarr")
+    assert store.metadata(0)["fault"] == "ended by SIGHUP"
+    assert len(store.read(0, "robot", ["q"])["q"]) > 900

@@ -1,0 +1,126 @@
+"""Where the simulated robot and the robot's own software meet: frames, repeatability, faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows.deployment.config import DeployConfig
+from flows.deployment.push_t_table import PushTScene
+from flows.reports.results import describe
+from flows.stages import deploy
+from real.deploy.governor import GovernorConfig
+from real.deploy.loop import LoopConfig
+from real.deploy.planar_space import Plane, PlaneConfig
+from robots.episodes.store import EpisodeStore
+from robots.errors import HandoffError
+from robots.interfaces import no_progress
+from sim.tasks.push_t import geometry
+from sim.twin.twin import TwinConfig
+from tests.real.onnx_models import save_policy
+
+CONFIG = DeployConfig(starts=1, videos=0, loop=LoopConfig(max_steps=6))
+
+
+def on(host: str, **changes: object) -> DeployConfig:
+    return replace(CONFIG, twin=TwinConfig(host=host), **changes)  # type: ignore[arg-type]
+
+
+def save_bundle(folder: Path, scale: float = 0.01) -> Path:
+    bundle = folder / "bundle"
+    bundle.mkdir()
+    save_policy(bundle / "policy.onnx", scale=scale)
+    return bundle
+
+
+@pytest.mark.parametrize("xy", [(0.0, 0.0), (0.256, 0.256), (0.1, 0.4)])
+def test_robot_and_world_agree_on_where_the_board_lies(xy: tuple[float, float]) -> None:
+    pose = Plane(PlaneConfig()).pose(np.array(xy))
+    expected = geometry.base_from_board(np.array(xy), geometry.PUSHER_CLEARANCE)
+    np.testing.assert_allclose(pose[:3, 3], expected, atol=1e-12)
+    np.testing.assert_allclose(pose[:3, :3], geometry.BASE_R_PUSHER, atol=1e-12)
+
+
+def test_two_runs_give_bit_identical_robot_states(tmp_path: Path) -> None:
+    bundle = save_bundle(tmp_path)
+    recorded = []
+    for name in ("one", "two"):
+        out = tmp_path / name
+        out.mkdir()
+        metrics = deploy.run(on("127.0.78.1"), {"bundle": bundle}, out, no_progress)
+        assert metrics["lost_packets"] == 0
+        assert metrics["command_success_rate"] == 1.0
+        recorded.append(EpisodeStore.open(out / "store.zarr").read(0, "robot"))
+    one, two = recorded
+    assert len(one["q"]) == 599, (
+        "6 policy steps of 100 ms; the client's newest state is one tick behind the world"
+    )
+    assert {name: one[name].tobytes() == two[name].tobytes() for name in one} == dict.fromkeys(
+        one, True
+    )
+
+
+def test_dead_twin_ends_the_run_in_one_clear_error_and_its_episode_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = save_bundle(tmp_path)
+    look = PushTScene.look
+
+    def kill_then_look(scene: PushTScene) -> np.ndarray:
+        if scene.best > 0.0:
+            process = scene.track.func.__self__._process  # type: ignore[attr-defined]
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+        scene.best = 1e-9
+        return look(scene)
+
+    monkeypatch.setattr(PushTScene, "look", kill_then_look)
+    with pytest.raises(
+        HandoffError, match=r"twin 127.0.78.2: the process has died \(signal SIGKILL\)"
+    ):
+        deploy.run(on("127.0.78.2"), {"bundle": bundle}, tmp_path, no_progress)
+    store = EpisodeStore.open(tmp_path / "store.zarr")
+    assert "the process has died" in store.metadata(0)["fault"]
+    assert len(store.read(0, "robot", ["q"])["q"]) > 90, "the one policy step before"
+
+
+def test_nan_actions_never_reach_the_arm(tmp_path: Path) -> None:
+    bundle = save_bundle(tmp_path, scale=float("nan"))
+    metrics = deploy.run(on("127.0.78.3"), {"bundle": bundle}, tmp_path, no_progress)
+    assert metrics["faults"] == metrics["starts"]
+    assert "nan" in metrics["per_start"][0]["fault"]
+    assert EpisodeStore.open(tmp_path / "store.zarr").num_episodes == 0
+
+
+def test_a_start_that_the_robot_ends_is_recorded_and_the_next_goes_on(tmp_path: Path) -> None:
+    bundle = save_bundle(tmp_path)
+    # A reference that waits for the arm at every tick shakes it until it stops itself.
+    hasty = GovernorConfig(max_lag=1e-5, blocked_seconds=0.1)
+    config = on("127.0.78.5", starts=2, loop=replace(CONFIG.loop, governor=hasty))
+    metrics = deploy.run(config, {"bundle": bundle}, tmp_path, no_progress)
+    store = EpisodeStore.open(tmp_path / "store.zarr")
+    assert metrics["faults"] == metrics["starts"] == store.num_episodes == 2
+    for start, episode in zip(metrics["per_start"], range(2), strict=True):
+        assert start["fault"]
+        assert store.metadata(episode)["fault"] == start["fault"]
+        assert len(store.read(episode, "robot", ["q"])["q"]) > 50
+    assert "over 2 starts, 2 ended by a fault, " in describe("deploy", metrics)
+    assert (tmp_path / "pushes.png").stat().st_size > 1000
+
+
+def test_used_port_is_named(tmp_path: Path) -> None:
+    import socket
+
+    bundle = save_bundle(tmp_path)
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.78.4", 1337))
+        squatter.listen()
+        with pytest.raises(HandoffError, match=r"127\.0\.78\.4:1337"):
+            deploy.run(on("127.0.78.4"), {"bundle": bundle}, tmp_path, no_progress)

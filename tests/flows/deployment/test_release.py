@@ -1,0 +1,165 @@
+"""What `handoff deploy` takes from a gate: the bundle that passed it, as it was then, and nothing
+else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.deployment.release import released_bundle
+from flows.reports.explain import explain
+from flows.runner.artifact import file_digest, json_digest, seal
+from robots.errors import HandoffError
+
+MADE = {"seconds": 1.0, "finished": "", "code": "", "seeds": {}, "environment": {"commit": ""}}
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A gate that was passed, beside its bundle, as the pipeline leaves them."""
+    partial = tmp_path / "bundle.partial"
+    partial.mkdir()
+    (partial / "policy.onnx").write_bytes(b"good")
+    (partial / "golden.npz").write_bytes(b"vectors")
+    figures = {"sampler": "one step", "bytes": 4}
+    record = {"stage": "export", "metrics": figures, "inputs": {}, "input_paths": {}, **MADE}
+    bundle = seal(partial, tmp_path / "bundle", "bundle", record)
+    return gated(tmp_path, bundle.digest, passed=True)
+
+
+def gated(folder: Path, digest: str, *, passed: bool) -> Path:
+    partial = folder / "gate.partial"
+    partial.mkdir()
+    (partial / "gate.json").write_text('{"passed": false}')
+    figures = {
+        "passed": passed,
+        "parity": 0.0,
+        "latency_p50_ms": 0.1,
+        "latency_p99_ms": 0.2,
+        "speedup": 9.0,
+    }
+    links = {"inputs": {"bundle": digest}, "input_paths": {"bundle": "../bundle"}}
+    return seal(
+        partial, folder / "gate", "gate", {"stage": "gate", "metrics": figures, **links, **MADE}
+    ).path
+
+
+def rewrite(artifact: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Edits a manifest by hand."""
+    manifest = json.loads((artifact / "manifest.json").read_text())
+    change(manifest)
+    (artifact / "manifest.json").write_text(json.dumps(manifest))
+
+
+def replace_policy(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    (bundle / "policy.onnx").write_bytes(b"EVIL")
+    rewrite(bundle, change)
+
+
+def note_hash(bundle: Path) -> Callable[[dict[str, Any]], Any]:
+    return lambda manifest: manifest["files"]["policy.onnx"].update(
+        sha256=file_digest(bundle / "policy.onnx")
+    )
+
+
+def work_out_digests(manifest: dict[str, Any]) -> None:
+    """What a person who has read the code does next."""
+    manifest.pop("manifest_digest")
+    manifest["digest"] = json_digest(
+        {name: entry["sha256"] for name, entry in manifest["files"].items()}
+    )
+    manifest["manifest_digest"] = json_digest(manifest)
+
+
+def refused(gate: Path, message: str) -> None:
+    """Deploying and verifying both find it."""
+    with pytest.raises(HandoffError, match=message):
+        released_bundle(gate)
+    with pytest.raises(
+        HandoffError,
+        match=message.replace("is not the bundle that passed", "its input 'bundle' had"),
+    ):
+        explain(gate, verify=True)
+
+
+def test_the_bundle_that_passed_is_released_and_its_chain_verified(gate: Path) -> None:
+    assert released_bundle(gate) == gate.parent / "bundle"
+    assert [
+        line.endswith("  verified")
+        for line in explain(gate, verify=True).splitlines()
+        if ") " in line
+    ] == [
+        True,
+        True,
+    ]
+
+
+def test_another_policy_whose_hash_was_written_into_the_manifest_is_refused(gate: Path) -> None:
+    bundle = gate.parent / "bundle"
+    (bundle / "policy.onnx").write_bytes(b"EVIL")
+    rewrite(bundle, note_hash(bundle))
+    refused(gate, r"bundle: 'digest' in manifest.json is")
+
+
+def test_another_policy_that_was_taken_out_of_the_manifest_is_refused(gate: Path) -> None:
+    replace_policy(gate.parent / "bundle", lambda manifest: manifest["files"].pop("policy.onnx"))
+    refused(gate, r"bundle: 'digest' in manifest.json is")
+
+
+@pytest.mark.parametrize("name", ["inside.bin", "weights/manifest.json"])
+def test_a_file_beside_the_policy_is_refused(gate: Path, name: str) -> None:
+    added = gate.parent / "bundle" / name
+    added.parent.mkdir(exist_ok=True)
+    added.write_bytes(b"weights of another policy")
+    refused(gate, f"bundle: 1 files are not in its manifest, {name} for one")
+
+
+def test_a_policy_that_is_a_link_is_refused(gate: Path) -> None:
+    policy = gate.parent / "bundle" / "policy.onnx"
+    policy.rename(gate.parent / "elsewhere.onnx")
+    policy.symlink_to(gate.parent / "elsewhere.onnx")
+    refused(gate, "policy.onnx is a link")
+
+
+def test_a_verdict_that_was_written_into_the_manifest_is_refused(
+    gate: Path, tmp_path: Path
+) -> None:
+    digest = json.loads((gate / "manifest.json").read_text())["inputs"]["bundle"]
+    gate.rename(tmp_path / "passed")
+    failed = gated(tmp_path, digest, passed=False)
+    with pytest.raises(HandoffError, match="expected one of a gate that was passed"):
+        released_bundle(failed)
+    rewrite(failed, lambda manifest: manifest["metrics"].update(passed=True))
+    refused(failed, "gate: 'manifest_digest' in manifest.json is")
+
+
+def test_a_gate_whose_files_changed_is_refused(gate: Path) -> None:
+    (gate / "gate.json").write_text('{"passed": true }')
+    refused(gate, "gate.json has sha256")
+
+
+def test_another_bundle_with_digests_of_its_own_is_refused(gate: Path) -> None:
+    bundle = gate.parent / "bundle"
+    (bundle / "policy.onnx").write_bytes(b"EVIL")
+    rewrite(bundle, note_hash(bundle))
+    rewrite(bundle, work_out_digests)
+    refused(gate, "is not the bundle that passed")
+
+
+@pytest.mark.parametrize("older", ["gate", "bundle"])
+def test_what_an_older_version_sealed_is_not_deployed_and_not_called_verified(
+    gate: Path, older: str
+) -> None:
+    rewrite(gate.parent / older, lambda manifest: manifest.pop("manifest_digest"))
+    with pytest.raises(
+        HandoffError,
+        match=f"{older}: its manifest has no digest of its own.* run the pipeline again",
+    ):
+        released_bundle(gate)
+    text = explain(gate, verify=True)
+    assert text.count("  verified") == 1
+    assert text.count("  files verified; an older manifest, which has no digest") == 1

@@ -1,0 +1,120 @@
+"""A correction session from its first demonstration to its evaluation, with a person at the page
+all the way."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flows.hil.compose import compose_hil
+from flows.session.worlds import make_session_worlds
+from real.console.process import OpenConsole
+from robots.episodes.store import EpisodeStore
+from tests.flows.hil.test_session import SMALL
+from tests.real.console.pages import Page, logged
+
+DEMONSTRATIONS, STEPS = 3, 150
+LIMIT = 240.0
+"""Seconds after which the session is given up."""
+
+
+def goals(count: int) -> np.ndarray:
+    """(count, 3) of the first starts [m], base: what the person sees in the pictures."""
+    config = compose_hil("reach")
+    env, _ = make_session_worlds(config.world, on_end="freeze")
+    with contextlib.closing(env):
+        first = config.demonstrations.first_seed
+        return np.stack(
+            [env.reset([first + number])["goal"][0, :3].copy() for number in range(count)]
+        )
+
+
+class Person:
+    """Goes on where the arm is held; demonstrates with the stick; in training takes every other
+    episode's beginning."""
+
+    def __init__(self, url: str, goals: np.ndarray) -> None:
+        self.page, self.goals = Page(OpenConsole(url, "", "", None)), goals
+        self.stage, self.demonstrated = "", 0
+
+    def look(self) -> None:
+        """Sees how things stand, and does what is to be done."""
+        state = self.page.state()
+        self.stage = state.get("about", {}).get("stage", self.stage)
+        if "episodes" in state and self.stage == "demonstration":
+            self.demonstrated = len(state["episodes"])
+        seen = state["state"]
+        if state["mode"] == "hold":
+            self.say()
+            if state["robot"]:
+                self.say("Enter")
+        elif (
+            self.stage == "demonstration"
+            and "grasp_pose" in seen
+            and self.demonstrated < len(self.goals)
+        ):
+            way = self.goals[self.demonstrated] - np.array(seen["grasp_pose"][:3])
+            self.say(stick=[*np.clip(20.0 * way, -1.0, 1.0).tolist(), 0.0])
+        elif self.stage == "training" and seen.get("episode", 1) % 2 == 0 and seen["step"] < 15:
+            self.say("KeyI")
+        else:
+            self.say()
+
+    def say(self, *keys: str, **down: Any) -> None:
+        self.page.sequence += 1
+        self.page.say(
+            kind="inputs", keys=list(keys), sequence=self.page.sequence, visible=True, **down
+        )
+
+
+def test_a_whole_session_with_a_person_at_the_page(tmp_path: Path) -> None:
+    overrides = [f"demonstrations.episodes={DEMONSTRATIONS}", "train.reward=task", "train.speed=1"]
+    command = [sys.executable, "-m", "flows", "hil", "reach", *SMALL.split(), *overrides]
+    command += [
+        "--operator",
+        "console",
+        "--console-port",
+        "0",
+        "--steps",
+        str(STEPS),
+        "--out",
+        str(tmp_path),
+    ]
+    begun = time.monotonic()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}
+    ) as session:
+        assert session.stdout is not None
+        told = session.stdout.readline()
+        assert told.startswith("console  http://"), told
+        person = Person(told.split()[1], goals(DEMONSTRATIONS))
+        while session.poll() is None:
+            assert time.monotonic() - begun < LIMIT, f"still at stage {person.stage}"
+            # At its end the console goes first.
+            with contextlib.suppress(Exception):
+                person.look()
+        assert session.returncode == 0, session.stdout.read()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["operator"] == "console"
+    assert summary["metrics"]["demonstrations"] == DEMONSTRATIONS
+    assert summary["metrics"]["steps"] >= STEPS
+    demos = EpisodeStore.open(tmp_path / "demonstrations" / "store.zarr")
+    for episode in range(demos.num_episodes):
+        assert demos.metadata(episode)["success"]
+        assert demos.read(episode, "policy", ["intervention"])["intervention"].mean() > 0.8
+    trained = EpisodeStore.open(tmp_path / "train" / "store.zarr")
+    by_hand = [
+        trained.read(e, "policy", ["intervention"])["intervention"].mean()
+        for e in range(trained.num_episodes)
+    ]
+    assert max(by_hand) > 0.05
+    assert min(by_hand) == 0.0
+    takeovers = logged(tmp_path / "console", "took the arm over")
+    assert len(takeovers) >= DEMONSTRATIONS
+    assert {line["who"] for line in takeovers} == {"ada"}

@@ -1,0 +1,114 @@
+"""A state task learned from nothing as a pipeline: declared in YAML, run in real worlds, killed and
+gone on with."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from flows.recipes.compose import compose
+from flows.recipes.config import PipelineConfig
+from flows.recipes.pipeline import stages
+from flows.reports.results import describe
+from flows.runner.stage import run_stage
+from flows.stages import reinforce
+from flows.stages.config import ReinforcePolicyConfig
+from policies.load import load_module
+from policies.rl.off_policy.fast_td3_config import fast_td3, pql
+from policies.rl.off_policy.train import STATE
+from robots.errors import HandoffError
+from robots.interfaces import Progress, no_progress
+from tests.policies.kill import run_until_killed
+
+TINY = [
+    "reinforce.worlds=3",
+    "reinforce.learning.collections=90",
+    "reinforce.learning.save_every=15",
+    "reinforce.learning.batch_size=16",
+    "reinforce.learning.capacity=50",
+    "reinforce.learning.learner.critic.hidden=[16]",
+    "reinforce.learning.learner.actor.hidden=[16]",
+    "protocol.episodes=4",
+    "protocol.max_steps=20",
+    "evaluate.videos=0",
+]
+
+
+def learned(config: ReinforcePolicyConfig, out: Path, progress: Progress) -> None:
+    reinforce.run(config, {}, out, progress)
+
+
+def declared(*overrides: str) -> ReinforcePolicyConfig:
+    stage = stages(compose("reach_fast_td3", [*TINY, *overrides]))[0]
+    assert isinstance(stage.config, ReinforcePolicyConfig)
+    return stage.config
+
+
+def test_a_point_is_reached_for_and_the_policy_evaluated(tmp_path: Path) -> None:
+    config: PipelineConfig = compose("reach_fast_td3", [f"runs={tmp_path}", *TINY])
+    made = {}
+    for stage in stages(config):
+        inputs = {name: made[upstream.name] for name, upstream in stage.inputs.items()}
+        made[stage.name] = run_stage(stage, inputs, tmp_path, no_progress, isolate=False).artifact
+    assert list(made) == ["reinforce", "evaluate_teacher"]
+    metrics = made["reinforce"].manifest["metrics"]
+    # Ten collections without, then two critic updates each, and one policy update for two of them.
+    assert (metrics["steps"], metrics["updates"], metrics["policy_updates"]) == (270, 160, 80)
+    # 90 collections hold four whole episodes of 20 steps in each of three worlds.
+    assert metrics["episodes"] >= 12
+    assert describe("reinforce", metrics).startswith("270 steps, 160 updates, success ")
+    assert made["evaluate_teacher"].manifest["metrics"]["success"]["n"] == 4
+    assert (made["reinforce"].path / "reinforce.png").stat().st_size > 1000
+
+
+def test_in_simulated_worlds_a_killed_run_ends_with_the_weights_it_would_have_had(
+    tmp_path: Path,
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    config = declared("reinforce.learning.learner.noise.high=0.9")
+    learned(config, whole, no_progress)
+    run_until_killed(3, learned, config, killed)
+    assert (killed / STATE).exists()
+    learned(config, killed, no_progress)
+    expected, got = load_module(whole)[0].state_dict(), load_module(killed)[0].state_dict()
+    assert all(torch.equal(expected[name], got[name]) for name in expected)
+
+
+def test_the_recipe_sees_the_controllers_target_and_pays_for_arriving() -> None:
+    config = compose("reach_fast_td3").reinforce
+    assert config is not None
+    learning = config.learning
+    assert "target_offset" in learning.fields
+    # A step pays at most 1, so that waiting short of the goal pays nothing, and atoms hold all
+    # returns there are.
+    assert learning.reward.step == -learning.reward.task
+    assert learning.learner.low <= -1.0 / (1.0 - learning.discount)
+    assert learning.learner.high >= 0.0
+
+
+def test_either_method_is_a_choice() -> None:
+    chosen = partial(compose, "demo")
+    released = chosen(["+reinforce=fast_td3"]).reinforce
+    parallel = chosen(
+        ["+reinforce=pql", "reinforce.learning.learner.noise.spread=geometric"]
+    ).reinforce
+    assert released is not None
+    assert parallel is not None
+    assert released.learning == fast_td3()
+    assert (parallel.learning.critic_per_collection, parallel.worlds) == (
+        pql().critic_per_collection,
+        4096,
+    )
+    assert parallel.learning.learner.noise.spread == "geometric"
+
+
+def test_demonstrations_and_practice_beside_it_are_refused() -> None:
+    with pytest.raises(HandoffError, match=r"leave out \['scripted', 'finetune'\]"):
+        stages(compose("reach_fast_td3", ["+scripted=expert", "+finetune=dppo"]))
+    with pytest.raises(HandoffError, match=r"unknown key 'reinforce.learning.beta', did you mean"):
+        compose("reach_fast_td3", ["reinforce.learning.beta=2"])

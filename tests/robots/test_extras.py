@@ -1,0 +1,72 @@
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from robots import extras
+from robots.errors import describe
+from robots.extras import install_hint
+
+REQUIRES = [
+    "numpy<3,>=2.2",
+    "pyyaml>=6",
+    "torch<2.14,>=2.13; extra == 'everything'",
+    "gym-pusht==0.1.8; extra == 'everything'",
+    "gym-pusht==0.1.8; extra == 'laptop'",
+    "torch<2.14,>=2.13; extra == 'laptop'",
+    "Ray>=2; extra == 'everything'",
+    "Ray>=2; extra == 'ray'",
+    "franky-control==2.0.0; (sys_platform == 'linux' and platform_machine == 'x86_64') and extra == 'robot'",
+]
+
+
+@pytest.fixture(autouse=True)
+def requirements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "requires", lambda name: REQUIRES)
+
+
+@pytest.mark.parametrize(
+    ("module", "install"),
+    [
+        ("torch", "handoff[laptop]"),
+        ("gym_pusht.envs", "handoff[laptop]"),
+        ("ray", "handoff[ray]"),
+        ("franky", "handoff[robot]"),
+        ("yaml", "handoff"),
+    ],
+)
+def test_the_smallest_extra_that_brings_a_package_is_named(module: str, install: str) -> None:
+    name = module.partition(".")[0]
+    assert install_hint(module) == f"{name} is not installed. Install it: pip install '{install}'."
+
+
+def test_a_package_of_somebody_else_is_told_as_such() -> None:
+    hint = install_hint("my_lab")
+    assert hint == "my_lab is not installed, and is none of the packages that Handoff asks for."
+
+
+def test_a_module_of_our_own_is_no_missing_package() -> None:
+    assert install_hint("robots.no_such_module") is None
+
+
+def test_a_checkout_that_was_never_installed_is_no_further_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(extras, "requires", unknown)
+    assert "torch is not installed" in (install_hint("torch") or "")
+
+
+def test_a_missing_package_is_described_by_what_to_install() -> None:
+    with pytest.raises(ModuleNotFoundError) as missing:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    assert describe(missing.value) == (
+        "torch is not installed. Install it: pip install 'handoff[laptop]'."
+    )
+
+
+def test_a_missing_module_of_our_own_is_described_as_unexpected() -> None:
+    error = ModuleNotFoundError("No module named 'flows.gone'", name="flows.gone")
+    assert "flows.gone" in describe(error)
+    assert "unexpected" in describe(error)

@@ -1,0 +1,342 @@
+"""The documentation: every command, option, path, link and import that it names is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.__main__ import _parse
+from robots.errors import HandoffError
+from tests.documents import (
+    DOCS,
+    ROOT,
+    Block,
+    anchors,
+    blocks,
+    commands,
+    left_open,
+    links,
+    name_of,
+    pages,
+    spans,
+)
+
+PAGES = pages()
+SITE = [page for page in PAGES if DOCS in page.parents]
+PACKAGES = ("flows", "robots", "policies", "sim", "real", "configs", "tests", "docs")
+PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|yaml|yml|md|toml|xml|zip|json))")
+MODULE = re.compile(r"(?:flows|robots|policies|sim|real|tests)(?:\.\w+)+")
+KEY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+)(?:: .*|=.*)?")
+FILE = re.compile(r".*\.(?:jsonl?|png|md|py|ya?ml|zarr|onnx|npz|html|mp4|safetensors)")
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
+every_page_of_the_site = pytest.mark.parametrize("page", SITE, ids=name_of)
+
+
+@pytest.fixture(autouse=True)
+def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands in the documentation are given in the root of the checkout."""
+    monkeypatch.chdir(ROOT)
+
+
+def check_command(words: list[str]) -> None:
+    """Parses a call of `handoff`, and looks up the protocol or task that it names.
+
+    Recipes and overrides are composed by `tests/flows/test_documented_overrides.py`.
+
+    Raises:
+        HandoffError: there is no such protocol or task.
+        SystemExit: argparse refuses it.
+    """
+    options = _parse(words)
+    match words[0]:
+        case "evaluate":
+            from flows.config.protocols import read_protocol
+
+            read_protocol(options.protocol)
+        case "console":
+            from robots.control.actions import CartesianDelta
+            from sim.make import find_task
+
+            if not isinstance(find_task(options.task).actions, CartesianDelta):
+                raise HandoffError(
+                    f"console: the actions of {options.task} are no steps of a pose."
+                )
+
+
+@every_page
+def test_every_handoff_command_is_understood(page: Path) -> None:
+    refused = []
+    for words in commands(page.read_text(), "handoff"):
+        try:
+            _parse(words) if left_open(words) else check_command(words)
+        except (HandoffError, SystemExit) as error:
+            refused.append(f"handoff {' '.join(words)}: {error}")
+    assert refused == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "runn demo",
+        "run demo --fast",
+        "explain runs/demo --verfy",
+        "hil reach --operator nobody",
+        "evaluate push_tt --policy expert --out runs/x",
+        "console push_t",
+    ],
+)
+def test_a_command_that_does_not_exist_is_noticed(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises((HandoffError, SystemExit)):
+        check_command(line.split())
+
+
+@every_page
+def test_every_target_of_make_exists(page: Path) -> None:
+    rules = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = page.read_text()
+    asked = {words[0] for words in commands(text, "make") if words} | set(
+        re.findall(r"`make ([\w-]+)", text)
+    )
+    assert asked - rules == set()
+
+
+@every_page
+def test_every_path_in_backticks_exists(page: Path) -> None:
+    named = [span for span in spans(page.read_text()) if PATH.fullmatch(span)]
+    ours = [
+        span
+        for span in named
+        if span.split("/")[0] in PACKAGES or span in ("CONTRIBUTING.md", "prefect.yaml")
+    ]
+    assert [span for span in ours if not (ROOT / span).exists()] == []
+
+
+@every_page
+def test_every_module_in_backticks_exists(page: Path) -> None:
+    text = page.read_text()
+    named = {span for span in spans(text) if MODULE.fullmatch(span)} | set(
+        re.findall(r"python -m ([\w.]+)", text)
+    )
+    assert sorted(name for name in named if not is_defined(name)) == []
+
+
+def is_defined(name: str) -> bool:
+    """Whether `a.b.c` is a module, or `c` is defined at the top of the module `a.b`."""
+    path = ROOT.joinpath(*name.split("."))
+    if path.with_suffix(".py").is_file() or (path / "__init__.py").is_file():
+        return True
+    module = path.parent.with_suffix(".py")
+    if not module.is_file():
+        return False
+    nodes = ast.parse(module.read_text()).body
+    return path.name in {
+        node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
+
+
+@every_page
+def test_every_option_in_backticks_exists(page: Path) -> None:
+    named = (KEY.fullmatch(span) for span in spans(page.read_text()) if not FILE.fullmatch(span))
+    keys = {match[1] for match in named if match and match[1].split(".")[0] in roots()}
+    assert sorted(key for key in keys if not is_option(key)) == []
+
+
+@cache
+def sessions() -> dict[str, Mapping[str, Any]]:
+    """Defaults of the configurations other than a pipeline's, by command."""
+    from flows.deployment.config import DeploySession
+    from flows.hil.config import HilConfig
+    from robots.config import to_plain
+
+    return {"hil": to_plain(HilConfig()), "deploy": to_plain(DeploySession())}
+
+
+@cache
+def roots() -> set[str]:
+    """First parts of options, all configurations together."""
+    from flows.recipes.config import PipelineConfig
+    from robots.config import to_plain
+
+    return {
+        key for defaults in (to_plain(PipelineConfig()), *sessions().values()) for key in defaults
+    }
+
+
+@cache
+def is_option(key: str) -> bool:
+    """Whether a pipeline, a correction session or a session at an arm has the option."""
+    from flows.recipes.config import PipelineConfig
+    from robots.config import key_paths
+
+    return key in key_paths(PipelineConfig) or any(
+        key in dotted(defaults) for defaults in sessions().values()
+    )
+
+
+def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Paths of all values and groups of values."""
+    for key, value in values.items():
+        yield prefix + key
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{prefix}{key}.")
+
+
+@every_page_of_the_site
+def test_every_yaml_block_is_accepted(page: Path) -> None:
+    for block in of_language(page, "yaml"):
+        check_yaml(block.text)
+
+
+def check_yaml(text: str) -> None:
+    """Validates a recipe, a protocol, or a part of a recipe.
+
+    Raises:
+        HandoffError: a key or a value that is not accepted.
+    """
+    import yaml
+
+    from flows.recipes.compose import compose
+    from flows.recipes.pipeline import stages
+    from robots.config import validate
+    from sim.evaluation.protocol import Protocol
+
+    values = yaml.safe_load(text)
+    if "engine" in values:
+        validate(Protocol, values, "protocol")
+        return
+    chosen = [
+        next(iter(choice.items()))
+        for choice in values.pop("defaults", [])
+        if isinstance(choice, dict)
+    ]
+    without = [key for key, value in values.items() if value is None]
+    overrides = [f"+{group}={name}" for group, name in chosen]
+    overrides += [f"{key}={value}" for key, value in leaves(values) if key not in without]
+    config = compose("demo" if chosen else recipe_with(values), overrides)
+    stages(without_parts(config, without), fetch=False)
+
+
+def recipe_with(values: Mapping[str, Any]) -> str:
+    """A recipe that has the parts of which `values` sets some."""
+    kind = "placement" in values.get("finetune", {}) or "protocol" in values.get("finetune", {})
+    return "vla_ppo" if kind else "pusht_best_of_n" if "finetune" in values else "demo"
+
+
+def without_parts(config: Any, names: list[str]) -> Any:
+    """The configuration without the parts that a recipe file sets to null."""
+    from dataclasses import replace
+
+    return replace(config, **dict.fromkeys(names))
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Overrides of a recipe's values; maps without a default of their own are set as a whole."""
+    import json
+
+    for key, value in values.items():
+        path = prefix + key
+        if isinstance(value, Mapping) and path not in ("finetune.placement", "finetune.protocol"):
+            yield from leaves(value, f"{path}.")
+        else:
+            yield path, json.dumps(value).replace('"', "")
+
+
+@every_page_of_the_site
+def test_every_python_block_compiles_and_its_imports_exist(page: Path) -> None:
+    missing = [
+        name
+        for block in of_language(page, "python")
+        for name in imported(block.text)
+        if not exists(name)
+    ]
+    assert missing == []
+
+
+def of_language(page: Path, language: str) -> list[Block]:
+    """The code blocks of a page in `language`."""
+    return [block for block in blocks(page.read_text()) if block.language == language]
+
+
+def imported(code: str) -> Iterator[str]:
+    """Dotted names of what a piece of Python imports."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def exists(name: str) -> bool:
+    """Whether a module, or something that a module defines, is there."""
+    if name.split(".")[0] not in PACKAGES:
+        return find_spec(name.split(".")[0]) is not None
+    module, _, attribute = name.rpartition(".")
+    if is_defined(name) or not module:
+        return True
+    text = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    return (
+        text.is_file() and re.search(rf"^{attribute}\b", text.read_text(), re.MULTILINE) is not None
+    )
+
+
+@every_page
+def test_every_internal_link_leads_somewhere(page: Path) -> None:
+    text, broken = page.read_text(), []
+    for target in links(text):
+        file, _, anchor = target.partition("#")
+        there = page if not file else (page.parent / file)
+        if not there.exists() or (anchor and anchor not in anchors(there.read_text())):
+            broken.append(target)
+    assert broken == []
+
+
+@every_page_of_the_site
+def test_every_page_begins_with_what_the_reader_can_do_after_it(page: Path) -> None:
+    if page.name in ("limits.md", "features.md") or page == DOCS / "results" / "README.md":
+        pytest.skip("a list, not a guide")
+    first = next(line for line in page.read_text().split("\n# ", 1)[-1].splitlines()[1:] if line)
+    assert first.startswith("After this page you ")
+
+
+def site() -> dict[str, Any]:
+    """The configuration of the site."""
+    import yaml
+
+    return yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+
+
+def test_the_navigation_names_every_page_once() -> None:
+    def files(entry: Any) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for part in entry.values() if isinstance(entry, dict) else entry:
+                yield from files(part)
+
+    assert sorted(files(site()["nav"])) == sorted(
+        page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")
+    )
+
+
+def test_the_site_asks_no_other_machine_for_anything() -> None:
+    configuration = site()
+    assert configuration["theme"]["font"] is False
+    assert {"repo_url", "extra_javascript"} & configuration.keys() == set()
+    assert [file for file in configuration["extra_css"] if not (DOCS / file).is_file()] == []
+    # Without a polyfill of this name the offline plugin takes one from another machine.
+    assert configuration["extra"]["polyfills"] == ["javascripts/iframe-worker.js"]
+    foreign = re.compile(
+        r"!\[[^\]]*\]\(https?:|<(?:img|script|link|iframe)\b[^>]*https?:|^ *```mermaid",
+        re.MULTILINE,
+    )
+    assert [name_of(page) for page in DOCS.rglob("*.md") if foreign.search(page.read_text())] == []
